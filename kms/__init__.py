@@ -1,0 +1,1 @@
+"""Key services: where the keys live that a shred destroys."""

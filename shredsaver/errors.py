@@ -38,7 +38,7 @@ class ShredSaverError(Exception):
 
 
 class ConfigurationError(ShredSaverError):
-    """The library is set up or called in a way that cannot work. A retry does not help: change what the message names."""
+    """The library is set up or called in a way that cannot work. No retry helps: change what the message names."""
 
 
 class CustomerUnresolvedError(ConfigurationError):
@@ -68,7 +68,7 @@ class UnknownKeySchemeError(ConfigurationError):
 
 
 class PayloadError(ShredSaverError):
-    """A value cannot be serialised, or is above the limit of 2**31 - 1 bytes. Nothing was written; a retry does not help."""
+    """A value cannot be serialised, or is above the limit of 2**31 - 1 bytes. Nothing was written; no retry helps."""
 
 
 class CustomerShreddedError(ShredSaverError):
@@ -79,9 +79,7 @@ class CustomerShreddedError(ShredSaverError):
         erasure_id: The erasure's id, as in its receipt, or None where only the key service knows.
     """
 
-    def __init__(
-        self, message: str, *, shredded_at: datetime | None = None, erasure_id: str | None = None
-    ) -> None:
+    def __init__(self, message: str, *, shredded_at: datetime | None = None, erasure_id: str | None = None) -> None:
         super().__init__(message)
         self.shredded_at = shredded_at
         self.erasure_id = erasure_id
@@ -174,4 +172,4 @@ class ShredIncompleteError(ShredSaverError):
 
 
 class SchemaVersionError(ShredSaverError):
-    """The database's schema is newer than this library, or older with ``auto_setup=False``. Upgrade one or the other."""
+    """The database's schema is newer than this library, or older with ``auto_setup=False``. Upgrade either."""

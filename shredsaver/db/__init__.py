@@ -1,0 +1,1 @@
+"""Drivers: one file for each database, all running the same plans."""

@@ -68,8 +68,8 @@ class Begin(NamedTuple):
     """Opens the plan's transaction. Answer: None.
 
     ``"read"``: one snapshot for all that follows, never blocked by a writer and blocking none.
-    ``"write"``: on SQLite the only writer (BEGIN IMMEDIATE); on PostgreSQL READ COMMITTED, rows locked as they are asked
-    for.
+    ``"write"``: on SQLite the only writer (BEGIN IMMEDIATE); on PostgreSQL READ COMMITTED, rows locked as they are
+    asked for.
     """
 
     mode: Literal["read", "write"]

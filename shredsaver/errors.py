@@ -17,6 +17,7 @@
     │   ├── KeyServiceUnavailableError
     │   ├── KeyAccessDeniedError
     │   ├── KeyNotFoundError
+    │   ├── KeyVersionError
     │   └── KeyStoreStaleError
     ├── DatabaseUnavailableError
     ├── DatabaseForkedError
@@ -130,6 +131,10 @@ class KeyAccessDeniedError(KeyServiceError):
 
 class KeyNotFoundError(KeyServiceError):
     """The key service has no such key and no tombstone for it: wrong key store, or a lost one. Never an erasure."""
+
+
+class KeyVersionError(KeyServiceError):
+    """The customer's key was replaced by someone else in the meantime. Nothing was changed: load it again, and retry."""
 
 
 class KeyStoreStaleError(KeyServiceError):

@@ -1,8 +1,8 @@
 """The contract of a key service, and how one is found by URI.
 
-A key service keeps one secret per customer, hands it out while the customer lives, and can destroy it so that no earlier
-copy of its own storage brings it back. It sees bytes and tokens only: never a name, an id or a payload. It is the
-authority on who is dead.
+A key service keeps one secret per customer, hands it out while the customer lives, and can destroy it so that no
+earlier copy of its own storage brings it back. It sees bytes and tokens only: never a name, an id or a payload. It is
+the authority on who is dead.
 
 Every method blocks; async callers run it on a thread. Every method may be called from several threads at once.
 """
@@ -37,10 +37,10 @@ MAX_SECRET: Final = 64 * 1024 * 1024  # bytes; a key tree is a few hundred unles
 class KeyService(AbstractContextManager["KeyService"], Protocol):
     """Keeps and destroys customers' secrets. `shredsaver.kms.testing` holds the tests each must pass.
 
-    A customer is a token of 1 to 64 bytes; a secret is 1 byte to `MAX_SECRET`. Besides the errors each method names, any
-    may raise `KeyServiceUnavailableError` (nothing is lost, retry), `KeyAccessDeniedError`, `KeyStoreStaleError` (the key
-    store is older than its roots) and `UnsealError` (a stored key was altered or moved). None of these ever stands for an
-    erasure; `CustomerShreddedError` always does.
+    A customer is a token of 1 to 64 bytes; a secret is 1 byte to `MAX_SECRET`. Besides the errors each method names,
+    any may raise `KeyServiceUnavailableError` (nothing is lost, retry), `KeyAccessDeniedError`, `KeyStoreStaleError`
+    (the key store is older than its roots) and `UnsealError` (a stored key was altered or moved). None of these ever
+    stands for an erasure; `CustomerShreddedError` always does.
     """
 
     @property

@@ -70,8 +70,8 @@ class Destruction:
         customer: The customer's token.
         generation: The last generation destroyed.
         known: False if the key service never held a key of this customer: the tombstone prevents one from now on.
-        state: ``"destroyed"``: every root the customer's keys were ever wrapped under is proven dead. ``"pending"``: out
-            of use for good, but a root can still be brought back by whoever runs the key service, until
+        state: ``"destroyed"``: every root the customer's keys were ever wrapped under is proven dead. ``"pending"``:
+            out of use for good, but a root can still be brought back by whoever runs the key service, until
             ``pending_until``.
         method: How roots are destroyed, in a few words; "" where there was nothing to destroy.
         slot: The slot the token belongs to.

@@ -1,0 +1,1 @@
+"""The experiment behind ``shredsaver demo``: what is left of a customer who asked to be forgotten."""

@@ -1,0 +1,90 @@
+"""Fixtures: a database per test on every backend, keys of its own, a Shredder opened and closed in the call style."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.backends import Backend, PostgresServer, SqliteBackend, postgres_server
+from tests.support.calls import Caller
+
+if TYPE_CHECKING:
+    from shredsaver import Shredder
+
+BACKENDS = ["sqlite"]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server, started when a test first asks for it."""
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+    """An empty database."""
+    if request.param == "sqlite":
+        directory = tmp_path / "database"
+        directory.mkdir()
+        yield SqliteBackend(directory / "atlas.sqlite")
+        return
+    database = request.getfixturevalue("postgres").database()
+    try:
+        yield database
+    finally:
+        database.drop()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> str:
+    """URI of a key directory that nobody has made yet."""
+    return f"file:{tmp_path / 'keys'}"
+
+
+@pytest.fixture(params=["sync", "async"])
+def call(request: pytest.FixtureRequest) -> Iterator[Caller]:
+    """Calls methods, or their async twins."""
+    caller = Caller(request.param)
+    try:
+        yield caller
+    finally:
+        caller.close()
+
+
+@pytest.fixture
+def shredder_options() -> dict[str, Any]:
+    """Options every Shredder of a test opens with, unless it gives its own; a module overrides this fixture."""
+    return {}
+
+
+@pytest.fixture
+def make_shredder(
+    request: pytest.FixtureRequest, backend: Backend, keys: str, shredder_options: dict[str, Any]
+) -> Iterator[Callable[..., Shredder]]:
+    """Opens Shredders on the test's database, and closes them after the test in the reverse order."""
+    caller = request.getfixturevalue("call") if "call" in request.fixturenames else Caller("sync")
+    opened: list[Shredder] = []
+
+    def make(database: str | None = None, **options: Any) -> Shredder:
+        from shredsaver import Shredder
+
+        options = {"keys": keys, **shredder_options, **options}
+        shredder: Shredder = caller.enter(Shredder.open(database or backend.url, **options))
+        opened.append(shredder)
+        return shredder
+
+    try:
+        yield make
+    finally:
+        while opened:
+            caller.exit(opened.pop())
+
+
+@pytest.fixture
+def shredder(make_shredder: Callable[..., Shredder]) -> Shredder:
+    """A Shredder with every option at its default."""
+    return make_shredder()

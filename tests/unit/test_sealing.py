@@ -192,6 +192,20 @@ def test_each_element_binds(table: int) -> None:
             unseal(KEY, record, associated_data(*changed), WHERE)
 
 
+def test_codes_and_limits_are_part_of_the_format() -> None:
+    assert (sealing.CUSTOMER_NAME, sealing.THREAD_NAME, sealing.CHECKPOINT, sealing.PART, sealing.WRITE) == (
+        1,
+        2,
+        3,
+        4,
+        5,
+    )
+    assert (sealing.ITEM, sealing.NAMESPACE, sealing.REASON) == (6, 7, 8)
+    assert (sealing.WRAPPED_KEY, sealing.SEALED_TREE) == (9, 10)
+    assert sealing.MAX_PLAINTEXT == 2_147_483_615
+    assert OVERHEAD == 30
+
+
 def test_tables_never_share_associated_data() -> None:
     seen = [associated_data(*elements(table)) for table in COLUMNS]
     # Two tables with as many columns of the same kinds differ by their code.

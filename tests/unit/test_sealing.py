@@ -85,6 +85,13 @@ def test_bad_padding_below_a_good_tag_is_refused(padded: bytes) -> None:
         unseal(KEY, record, PLACE, WHERE)
 
 
+def test_only_zeros_may_follow_the_mark_of_the_padding() -> None:
+    for byte in set(range(256)) - {0, 0x80}:
+        record = b"\x01" + bytes(12) + AESGCM(KEY).encrypt(bytes(12), b"text\x80" + bytes([byte]), PLACE)
+        with pytest.raises(UnsealError):
+            unseal(KEY, record, PLACE, WHERE)
+
+
 @given(st.binary(max_size=100))
 @settings(deadline=None)
 def test_nothing_unsealed_is_ever_read(data: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,28 @@ def test_tokens_by_the_definition_alone(name: str) -> None:
     case = read(name)
     message = case["kind"].encode() + b"\x00" + case["id"].encode()
     assert hmac.new(hexed(case, "lookup_key"), message, hashlib.sha256).digest()[:16] == hexed(case, "token")
+
+
+def test_the_worked_example_of_the_specification_is_a_vector() -> None:
+    """The hex in the document, read without its line breaks, is what the vectors of that chain hold."""
+    text = (HERE.parents[1] / "docs" / "format-v1.md").read_text(encoding="utf-8")
+    example = text.split("## Worked example")[1].split("\n## ")[0]
+    shown = {"".join(block.split()) for block in re.findall(r"`((?:[0-9a-f]{2}\s*)+)`", example)}
+    shown |= {"".join(block.split()) for block in re.findall(r"```\n((?:[0-9a-f]{2}\s*)+)```", example)}
+    record = read("seal-part.json")
+    expected = {
+        read("token-customer.json")["token"],
+        read("token-thread.json")["token"],
+        read("derive-17-16.json")["tree"][36:100],
+        *(read("derive-17-16.json")[name] for name in ("tree", "key")),
+        *(record[name] for name in ("associated", "record", "plaintext", "key")),
+        record["record"][2:26],
+        record["record"][26:-32],
+        record["record"][-32:],
+        {name: value for name, _, value in record["elements"]}["deployment"],
+        read("token-customer.json")["lookup_key"],
+    }
+    assert expected <= shown
 
 
 def test_the_generator_gives_the_committed_files() -> None:

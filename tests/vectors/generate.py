@@ -31,7 +31,7 @@ def fixed(label: str, length: int) -> bytes:
 
 
 ROOT = fixed("root", 32)
-KEY = fixed("record key", 32)
+LOOKUP_KEY = fixed("lookup key", 32)
 
 
 def tree_bytes(*nodes: tuple[int, int], tail: bytes = b"\x80", count: int | None = None, version: int = 1) -> bytes:
@@ -44,6 +44,7 @@ def tree_bytes(*nodes: tuple[int, int], tail: bytes = b"\x80", count: int | None
 
 
 WHOLE = tree_bytes((0, 0))
+KEY = KeyTree.from_bytes(WHOLE).derive(17, 16)  # the place that every sealed vector is at
 PLACES = [(0, 0), (0, 1), (1, 16), (16, 15), (16, 16), (16, 17), (17, 16), (17, 0xFFFF), (2**31, 2**31), (LAST, LAST)]
 
 
@@ -124,11 +125,11 @@ def trees() -> Iterator[tuple[str, Case]]:
 KINDS = {bytes: "bytes", str: "text", int: "number"}
 FIXED = ("format", "deployment", "customer", "generation", "scope", "number", "table")
 COLUMN_VALUES: dict[str, bytes | str | int] = {
-    "thread": fixed("thread", 16),
+    "thread": token(LOOKUP_KEY, "thread", "t-1"),
     "ns": "",
     "checkpoint_id": "1f0c8a52-5f0e-6d3a-8001-3a1d6cf3b2aa",
     "parent_id": "1f0c8a52-4e11-6b6c-8000-9be40d57c1de",
-    "run": fixed("run", 16),
+    "run": token(LOOKUP_KEY, "run", "r-1"),
     "source": "loop",
     "step": "-1",
     "task_id": "6d1b3b0e-2c57-5d0e-9f2c-0f6a3c1c7b1d",
@@ -163,7 +164,7 @@ NAMES = {
 def elements(table: int) -> list[bytes | str | int]:
     """The associated data of a table before it is encoded."""
     columns = [COLUMN_VALUES[name] for name in sealing.COLUMNS[table]]
-    return [1, fixed("deployment", 16), fixed("customer", 16), 1, 17, 16, table, *columns]
+    return [1, fixed("deployment", 16), token(LOOKUP_KEY, "customer", "c-42"), 1, 17, 16, table, *columns]
 
 
 def encoded(values: list[bytes | str | int]) -> bytes:
@@ -268,12 +269,13 @@ def tokens() -> Iterator[tuple[str, Case]]:
     """Tokens of ids, one of them outside ASCII; the kind keeps equal ids of different kinds apart."""
     for name, kind, identifier in (
         ("customer", "customer", "c-42"),
-        ("thread", "thread", "c-42"),
+        ("thread", "thread", "t-1"),
+        ("run", "run", "r-1"),
+        ("same-id-other-kind", "thread", "c-42"),
         ("not-ascii", "customer", "Zoë 名"),
     ):
-        lookup_key = fixed("lookup key", 32)
-        case = {"operation": "token", "lookup_key": lookup_key, "kind": kind, "id": identifier}
-        yield f"token-{name}", {**case, "token": token(lookup_key, kind, identifier)}
+        case = {"operation": "token", "lookup_key": LOOKUP_KEY, "kind": kind, "id": identifier}
+        yield f"token-{name}", {**case, "token": token(LOOKUP_KEY, kind, identifier)}
 
 
 def vectors() -> dict[str, str]:

@@ -1,0 +1,113 @@
+"""What one superstep costs on a thread of so many messages, and how close that is to the machine's limit."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+
+from .contenders import ENCRYPTED, PLAIN, Contender, Saver, durable
+from .harness import Sample, rounds, timed
+from .results import Result
+from .sizes import data_bytes
+from .suite import Bench, benchmark
+from .targets import WRITE, messages
+from .workload import Thread, message
+
+MILLISECONDS = 1000
+
+
+def stepper(saver: Saver, count: int, *, at_once: int = 1) -> Sample:
+    """Samples supersteps on threads of about ``count`` messages.
+
+    A thread is left for a new one when it has grown by a fifth, so that it stays the size it is named after.
+    """
+    per_thread = max(1, count // 5)
+    threads = 0
+    thread: Thread | None = None
+
+    def sample() -> float:
+        nonlocal thread, threads
+        if thread is None or len(thread.values["messages"]) >= count + per_thread:
+            threads += 1
+            thread = Thread(saver, f"thread-{threads}")
+            thread.grow([message(number) for number in range(count)], at_once)
+        return timed(thread.append(message(len(thread.values["messages"]))))
+
+    return sample
+
+
+def _growth(bench: Bench, contender: Contender, count: int) -> int:
+    """How many messages a superstep brings while a thread is made ready.
+
+    A stock saver writes the whole state whatever came before, so its long threads are made in one superstep; ours in as
+    many as a conversation has (some at once where time is short), since its records refer to earlier ones.
+    """
+    if contender is not bench.ours or bench.calibrate:
+        return max(1, count)
+    return bench.pick(10, 5 if count >= 1000 else 1, 1)
+
+
+@benchmark("superstep", quick=True)
+def supersteps(bench: Bench) -> Iterator[Result]:
+    """`put_writes` and `put`, ours beside the plain and the encrypting saver."""
+    contenders = [bench.ours, PLAIN[bench.backend], ENCRYPTED[bench.backend]]
+    if bench.calibrate:
+        contenders[0] = contenders[0]._replace(name="shredsaver")
+    for count in bench.pick((1, 10), (1, 10, 100, 1000), (1, 10, 100, 1000, 3000)):
+        with ExitStack() as stack:
+            places = [bench.place() for _ in contenders]
+            samples: Mapping[str, Callable[[], float]] = {
+                one.name: stepper(stack.enter_context(one.opened(place)), count, at_once=_growth(bench, one, count))
+                for one, place in zip(contenders, places, strict=True)
+            }
+            seconds = bench.pick(0.3, 3.0 if count < 1000 else 4.5, 15.0)
+            series = rounds(samples, seconds=seconds, least=bench.pick(3, 12, 20))
+        ours, *baselines = (one.name for one in contenders)
+        for name in baselines:
+            yield bench.result(WRITE, messages(count), name, "ms", series[ours], series[name], MILLISECONDS)
+        bench.discard(*places)
+
+
+@benchmark("machine's limit", backends=("sqlite",), quick=True, ours_only=True)
+def limit(bench: Bench) -> Iterator[Result]:
+    """Our superstep beside the same bytes through the AEAD alone, and through SQLite alone in as many transactions."""
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+    count = bench.pick(10, 100, 100)
+    place, other = bench.place(), bench.place()
+    with bench.ours.opened(place) as saver:
+        thread = Thread(saver, "limit")
+        thread.grow([message(number) for number in range(count)])
+        before = data_bytes(place)
+        grown = bench.pick(50, 200, 400)
+        thread.grow([message(number) for number in range(count, count + grown)])
+        size = max(512, (data_bytes(place) - before) // grown)
+        sealer, payload, key = AESGCM, b"\0" * (size // 3), bytes(32)
+
+        def through_aead() -> None:
+            for _ in range(3):
+                sealer(key).encrypt(bytes(12), payload, b"")
+
+        with closing(sqlite3.connect(other.file, isolation_level=None)) as connection:
+            durable(connection)
+            connection.execute("CREATE TABLE plain (id INTEGER PRIMARY KEY, content BLOB NOT NULL) STRICT")
+            half = b"\0" * (size // 2)
+
+            def through_sqlite() -> None:
+                for _ in range(2):
+                    connection.execute("BEGIN IMMEDIATE")
+                    connection.execute("INSERT INTO plain (content) VALUES (?)", (half,))
+                    connection.execute("COMMIT")
+
+            series = rounds(
+                {
+                    "ours": stepper(saver, count),
+                    "aead": lambda: timed(through_aead),
+                    "sqlite": lambda: timed(through_sqlite),
+                },
+                seconds=bench.pick(0.2, 1.5, 8.0),
+            )
+    figure, case = f"{WRITE}, the machine's limit", messages(count)
+    for name, key_name in (("the same bytes through the AEAD", "aead"), ("the same bytes through SQLite", "sqlite")):
+        yield bench.result(figure, case, name, "ms", series["ours"], series[key_name], MILLISECONDS)

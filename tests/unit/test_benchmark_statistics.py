@@ -1,0 +1,112 @@
+"""The benchmark suite's statistics: what is paired, what is left out, and what a whole document is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.harness import compare, rounds, spread
+from benchmarks.results import Result, check, document
+from benchmarks.targets import TARGETS
+from benchmarks.workload import message
+
+
+def test_ratio_is_taken_round_by_round() -> None:
+    # The machine was ten times slower in the second round: the ratio of medians would say 1.0, the pairs say 0.5.
+    found = compare([1.0, 10.0, 1.0, 10.0, 2.0], [2.0, 20.0, 2.0, 20.0, 4.0])
+    assert found.ratio == 0.5
+    assert (found.ours, found.theirs, found.rounds) == (2.0, 4.0, 5)
+    assert found.spread == 0
+
+
+def test_spread_is_interquartile_range_over_median() -> None:
+    assert spread([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2 / 3)
+    assert spread([1.0, 2.0, 3.0]) is None
+    assert spread([0.0, 0.0, 0.0, 0.0]) is None
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0])])
+def test_series_that_cannot_be_paired(ours: list[float], theirs: list[float]) -> None:
+    with pytest.raises(ValueError, match="paired|above zero"):
+        compare(ours, theirs)
+
+
+def test_contenders_take_turns_and_the_warm_up_is_thrown_away() -> None:
+    calls: list[str] = []
+
+    def sample(name: str) -> float:
+        calls.append(name)
+        return float(len(calls))
+
+    series = rounds({"a": lambda: sample("a"), "b": lambda: sample("b")}, seconds=0, least=4, warm_up=2)
+    assert len(calls) == 12
+    assert [calls.count(name) for name in "ab"] == [6, 6]
+    assert all(set(calls[start : start + 2]) == {"a", "b"} for start in range(0, 12, 2))
+    assert {calls[start] for start in range(0, 12, 2)} == {"a", "b"}  # neither is always first
+    assert {name: len(values) for name, values in series.items()} == {"a": 4, "b": 4}
+    assert min(min(values) for values in series.values()) > 4  # the first two rounds are not in it
+
+
+def test_rounds_stop_at_the_most() -> None:
+    assert len(rounds({"a": lambda: 1.0}, seconds=60, most=7)["a"]) == 7
+
+
+GOOD = Result("superstep write", "1 message", "sqlite", "SqliteSaver", 1.0, 2.0, "ms", 0.5, 0.1, 1.1)
+
+
+def test_a_whole_document_passes_and_comes_back() -> None:
+    data = document({}, {}, [GOOD, replace(GOOD, case="2", baseline=None, theirs=None, ratio=None, target=None)])
+    check(json.loads(json.dumps(data)))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(GOOD, ours=float("nan")),
+        replace(GOOD, ratio=-1.0),
+        replace(GOOD, theirs=None),
+        replace(GOOD, figure=""),
+    ],
+)
+def test_a_broken_result_is_refused(broken: Result) -> None:
+    with pytest.raises(ValueError, match="result 0"):
+        check(document({}, {}, [broken]))
+
+
+def test_a_figure_measured_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        check(document({}, {}, [GOOD, GOOD]))
+
+
+def test_a_missing_key_is_refused() -> None:
+    data = document({}, {}, [GOOD])
+    del data["results"][0]["spread"]
+    with pytest.raises(ValueError, match="spread"):
+        check(data)
+
+
+@pytest.mark.parametrize(("ratio", "met"), [(1.1, True), (1.11, False)])
+def test_target_bounds_the_ratio(ratio: float, met: bool) -> None:
+    assert replace(GOOD, ratio=ratio).met is met
+
+
+def test_target_bounds_ours_where_nothing_is_compared() -> None:
+    alone = replace(GOOD, baseline=None, theirs=None, ratio=None, target=10.0)
+    assert replace(alone, ours=10.0).met is True
+    assert replace(alone, ours=11.0).met is False
+    assert replace(alone, target=None).met is None
+
+
+def test_targets_are_upper_bounds_above_zero() -> None:
+    assert len(TARGETS) == 23
+    assert min(TARGETS.values()) > 0
+
+
+def test_messages_are_about_700_bytes_and_repeatable() -> None:
+    from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+    sizes = [len(JsonPlusSerializer().dumps_typed(message(number))[1]) for number in range(20)]
+    assert 630 < min(sizes) <= max(sizes) < 770
+    assert message(3) == message(3)

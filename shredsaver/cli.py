@@ -21,10 +21,11 @@ def main() -> None:
         try:
             from shredsaver.commands import app
         except ModuleNotFoundError as error:
-            if error.name not in {"typer", "rich"}:
+            missing = str(error.name).partition(".")[0]
+            if missing not in {"typer", "rich"}:
                 raise
             raise MissingDependencyError(
-                f"the shredsaver command needs {error.name}, which is not installed: pip install 'shredsaver[cli]'"
+                f"the shredsaver command needs {missing}, which is not installed: pip install 'shredsaver[cli]'"
             ) from None
         app()
     except ShredSaverError as error:

@@ -73,8 +73,8 @@ def _show(report: Report) -> None:
     _say(
         console,
         sealed.attempted == sealed.refused,
-        f"{len(sealed.refused)} of {len(sealed.attempted)} ways into the shredded customer's thread are refused: get_state, "
-        "get_state_history, update_state, invoke, blocking and async, by customer, thread or old snapshot",
+        f"{len(sealed.refused)} of {len(sealed.attempted)} ways into the shredded customer's thread are refused: "
+        "get_state, get_state_history, update_state, invoke, blocking and async, by customer, thread or old snapshot",
     )
     _say(console, sealed.other_goes_on, "the other customer in the same database kept everything and went on")
     if sealed.backup_after is None:
@@ -99,7 +99,7 @@ def _table(report: Report) -> Table:
 
     for label, pick in _ROWS:
         add(label, lambda side, pick=pick: [_number(pick(each)) for each in (side.before, side.cleared, side.erased)])
-    add("the same, in an older backup", _backups)
+    add("the same, in a backup", _backups)
     add("snapshots to resume from", lambda side: [_number(each.resumable) for each in _moments(side)])
     add("a fork brings it back", _forks)
     add("readable in the raw files", lambda side: [_yes(raw) for raw in side.raw])

@@ -1,0 +1,98 @@
+"""Every snippet of the documentation runs, and prints what the page says it prints.
+
+The Python blocks of a page share one namespace and one empty directory, as for a reader who types them in order. A
+``text`` block right after a Python block is what that block prints. Of ``bash`` blocks the lines that start with
+``shredsaver`` run too; the others are installations and the like, which the CI script runs. A block under the comment
+``<!-- needs postgres -->`` finds a real server behind the URL it names.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+POSTGRES_URL = re.compile(r"postgresql://[^\s\"']+")
+
+
+class Block(NamedTuple):
+    """A fenced block: what it is, its text, the line it starts on, what stands between it and the block before."""
+
+    language: str
+    text: str
+    line: int
+    lead: str
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found, end = [], 0
+    for match in FENCE.finditer(text):
+        line = text.count("\n", 0, match.start()) + 2
+        found.append(Block(match[1], match[2], line, text[end : match.start()].strip()))
+        end = match.end()
+    return found
+
+
+def runnable(page: Path) -> bool:
+    return any(commands(block) or block.language == "python" for block in blocks(page))
+
+
+def commands(block: Block) -> list[str]:
+    if block.language not in {"bash", "console", "sh"}:
+        return []
+    lines = block.text.replace("\\\n", " ").splitlines()
+    return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("shredsaver ")]
+
+
+def test_fences_are_closed_and_named() -> None:
+    for page in PAGES:
+        fences = re.findall(r"^```.*$", page.read_text(encoding="utf-8"), re.MULTILINE)
+        assert len(fences) == 2 * len(blocks(page)), page
+        assert all(block.language for block in blocks(page)), page
+
+
+@pytest.mark.parametrize("page", filter(runnable, PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_does_what_it_says(
+    page: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    printed = None
+    for block in blocks(page):
+        where = f"{page.relative_to(ROOT)}:{block.line}"
+        if block.language == "python":
+            source = block.text
+            if "<!-- needs postgres -->" in block.lead:
+                database = request.getfixturevalue("postgres").database()
+                request.addfinalizer(database.drop)
+                source = POSTGRES_URL.sub(database.url, source)
+            # Line numbers of a traceback are then those of the page.
+            exec(compile("\n" * (block.line - 1) + source, str(page), "exec"), namespace)
+            printed = capsys.readouterr().out.strip()
+        elif block.language == "text" and printed is not None and not block.lead:
+            assert printed == block.text.strip(), where
+            printed = None
+        for command in commands(block):
+            arguments = shlex.split(command, comments=True)[1:]
+            done = subprocess.run(
+                [sys.executable, "-m", "shredsaver", *arguments],
+                check=False,
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
+            assert done.returncode == 0, f"{where}: {command}\n{done.stderr}"

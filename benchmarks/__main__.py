@@ -14,13 +14,36 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from . import concurrency, conversations, machine, plots, postgres, processes, reads, report, shapes, stores, supersteps
+from . import (
+    concurrency,
+    conversations,
+    machine,
+    plots,
+    postgres,
+    processes,
+    reads,
+    report,
+    shapes,
+    shredding,
+    stores,
+    supersteps,
+)
 from .agents import source
 from .contenders import PLAIN, Backend, durable, sqlite_settings
 from .results import Result, check, document, load
 from .suite import REGISTER, Benchmark, Level, bench
+from .targets import TARGETS, Key
 
-MODULES = (supersteps, reads, conversations, processes, shapes, concurrency, stores)  # importing them registers
+MODULES = (
+    supersteps,
+    reads,
+    conversations,
+    shredding,
+    processes,
+    shapes,
+    concurrency,
+    stores,
+)  # importing them registers
 
 
 def parser() -> argparse.ArgumentParser:
@@ -58,6 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         facts, versions, results = _measure(options)
     if not results:
         print("no benchmark matches", file=sys.stderr)
+        return 1
+    if missing := _unmeasured(options, facts, results):
+        print(f"figures with a target that were not measured: {missing}", file=sys.stderr)
         return 1
     data = document(facts, versions, results)
     check(data)
@@ -99,6 +125,15 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str
                     results.extend(one.function(given))
                 print(f" {time.perf_counter() - start:.1f} s", file=sys.stderr)
     return facts, machine.versions(), results
+
+
+def _unmeasured(options: argparse.Namespace, facts: dict[str, Any], results: list[Result]) -> list[Key]:
+    """Targets that a run of everything should have met or missed, and did neither."""
+    if facts["level"] == "smoke" or options.only is not None or options.calibrate:
+        return []
+    backends = {result.backend for result in results}
+    measured = {(result.figure, result.case, result.backend, result.baseline) for result in results}
+    return [key for key in TARGETS if key[2] in backends and key not in measured]
 
 
 def _selected(backend: Backend, level: Level, options: argparse.Namespace) -> list[Benchmark]:

@@ -98,6 +98,8 @@ def _draw(path: Path, title: str, across: str, up: str, lines: Sequence[Line], l
             axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
         else:
             axes.set_ylim(bottom=0)
+        axes.set_xticks(sorted({x for _, _, points in lines for x, _ in points}), minor=False)
+        axes.xaxis.set_minor_locator(mpl.ticker.NullLocator())
         axes.xaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.set(title=title, xlabel=across, ylabel=up)
         axes.grid(visible=True, alpha=0.25)

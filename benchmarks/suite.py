@@ -65,6 +65,10 @@ class Bench:
         while self._databases and self.dsn is not None:
             postgres.drop(self.dsn, self._databases.pop())
 
+    def target(self, figure: str, case: str, baseline: str | None) -> float | None:
+        """What to reach; nothing in a smoke run, which measures nothing."""
+        return None if self.level == "smoke" else TARGETS.get((figure, case, self.backend, baseline))
+
     def result(
         self,
         figure: str,
@@ -77,7 +81,7 @@ class Bench:
     ) -> Result:
         """Compares two series taken in the same rounds; ``scale`` brings a sample to ``unit``."""
         found = compare(ours, theirs)
-        target = TARGETS.get((figure, case, self.backend, baseline))
+        target = self.target(figure, case, baseline)
         return Result(
             figure, case, self.backend, baseline, found.ours * scale, found.theirs * scale, unit, found.ratio,
             found.spread, target,
@@ -85,7 +89,7 @@ class Bench:
 
     def alone(self, figure: str, case: str, unit: str, value: float) -> Result:
         """A figure of ours without a baseline."""
-        target = TARGETS.get((figure, case, self.backend, None))
+        target = self.target(figure, case, None)
         return Result(figure, case, self.backend, None, value, None, unit, None, None, target)
 
 

@@ -55,11 +55,15 @@ class Thread:
         saver: Where it is kept.
         name: The thread's id.
         state: Channels beside the messages.
+        customer: Whose thread it is.
     """
 
-    def __init__(self, saver: Saver, name: str, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, saver: Saver, name: str, state: Mapping[str, Any] | None = None, *, customer: str = CUSTOMER
+    ) -> None:
         self.saver = saver
         self.name = name
+        self.customer = customer
         self.values: dict[str, Any] = {"messages": [], **(state or {})}
         self._versions: dict[str, Any] = {}
         self._seen: dict[str, dict[str, Any]] = {"__input__": {}}
@@ -69,7 +73,7 @@ class Thread:
     @property
     def config(self) -> RunnableConfig:
         """The latest checkpoint's place, as a run's config has it."""
-        configurable = {"thread_id": self.name, "checkpoint_ns": "", "customer_id": CUSTOMER}
+        configurable = {"thread_id": self.name, "checkpoint_ns": "", "customer_id": self.customer}
         if self._checkpoint_id is not None:
             configurable["checkpoint_id"] = self._checkpoint_id
         return {"configurable": configurable}
@@ -77,7 +81,7 @@ class Thread:
     @property
     def latest(self) -> RunnableConfig:
         """Asks for the newest checkpoint, as a resumed run does."""
-        return {"configurable": {"thread_id": self.name, "checkpoint_ns": "", "customer_id": CUSTOMER}}
+        return {"configurable": {"thread_id": self.name, "checkpoint_ns": "", "customer_id": self.customer}}
 
     def grow(self, messages: Sequence[AnyMessage], at_once: int = 1) -> None:
         """Appends messages, unmeasured, ``at_once`` in a superstep."""

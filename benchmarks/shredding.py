@@ -1,0 +1,136 @@
+"""What a shred costs by the data of the customer and by the number of others, and how often keys are asked for."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from typing import Any
+
+from .contenders import Place, Saver, shredder_at
+from .harness import Sample, rounds, timed
+from .observed import ObservedKeys, create_in_bulk
+from .results import Result
+from .suite import Bench, benchmark
+from .targets import KEY_CALLS, SHRED_CUSTOMERS, SHRED_RECORDS, SHRED_TIME
+from .workload import CUSTOMER, Thread, message, text
+
+MILLISECONDS = 1000
+PER_THREAD = 25_000
+_ELEMENT = text(1, 140)  # above the size from which an element is a record of its own
+
+
+@contextmanager
+def observed(place: Place) -> Iterator[tuple[Any, ObservedKeys]]:
+    """Ours with its key service watched."""
+    keys = ObservedKeys(place)
+    with shredder_at(place, keys=keys) as shredder:
+        yield shredder, keys
+
+
+def write_records(saver: Saver, customer: str, count: int) -> None:
+    """Gives a customer about ``count`` sealed records in as few calls as it takes."""
+    for first in range(0, count, PER_THREAD):
+        thread = Thread(saver, f"{customer}-{first}", {"log": []}, customer=customer)
+        rows = [f"{number} {_ELEMENT}" for number in range(first, min(count, first + PER_THREAD))]
+        thread.change("log", rows, rows)()
+
+
+def shred_of(shredder: Any, keys: ObservedKeys, records: int, name: str) -> Sample:
+    """Samples the shred of a new customer each time: seconds from the call until its keys were destroyed."""
+    made = 0
+
+    def sample() -> float:
+        nonlocal made
+        made += 1
+        customer = f"{name}-{made}"
+        write_records(shredder.saver, customer, records)
+        start = time.perf_counter()
+        shredder.shred(customer, purge=False)
+        return keys.destroyed - start
+
+    return sample
+
+
+@benchmark("shred by records", backends=("sqlite", "postgres"), quick=True, ours_only=True)
+def by_records(bench: Bench) -> Iterator[Result]:
+    """A customer with many records beside one with ten, in one database."""
+    for many in bench.pick((100,), (100_000,), (1_000, 10_000, 100_000)):
+        with observed(bench.place()) as (shredder, keys):
+            samples = {
+                "ours": shred_of(shredder, keys, many, "many"),
+                "theirs": shred_of(shredder, keys, 10, "few"),
+            }
+            series = rounds(samples, seconds=bench.pick(0.2, 4.0, 15.0), least=bench.pick(2, 3, 6), warm_up=1)
+        case = f"{many:,} records"
+        yield bench.result(
+            SHRED_RECORDS, case, "shredsaver, 10 records", "ms", series["ours"], series["theirs"], MILLISECONDS
+        )
+        yield bench.alone(SHRED_TIME, case, "ms", sorted(series["ours"])[len(series["ours"]) // 2] * MILLISECONDS)
+
+
+@benchmark("shred by customers", backends=("sqlite",), quick=True, ours_only=True)
+def by_customers(bench: Bench) -> Iterator[Result]:
+    """The same shred, and opening, beside many other customers and beside a hundred."""
+    few = bench.pick(10, 100, 100)
+    for many in bench.pick((100,), (100_000,), (10_000, 100_000, 1_000_000)):
+        places = {"ours": bench.place(), "theirs": bench.place()}
+        with ExitStack() as stack:
+            samples = {}
+            for (name, place), count in zip(places.items(), (many, few), strict=True):
+                shredder, keys = stack.enter_context(observed(place))
+                populate(shredder, keys, place, count)
+                samples[name] = shred_of(shredder, keys, 10, "shredded")
+            series = rounds(samples, seconds=bench.pick(0.2, 2.0, 8.0), least=bench.pick(2, 8, 20))
+        case, baseline = f"{many:,} others", f"shredsaver, {few:,} others"
+        yield bench.result(SHRED_CUSTOMERS, case, baseline, "ms", series["ours"], series["theirs"], MILLISECONDS)
+        opens = {name: _open(place) for name, place in places.items()}
+        series = rounds(opens, seconds=bench.pick(0.2, 1.0, 4.0), least=3, warm_up=1)
+        yield bench.result("open, by customers", case, baseline, "ms", series["ours"], series["theirs"], MILLISECONDS)
+        bench.discard(*places.values())
+
+
+def populate(shredder: Any, keys: ObservedKeys, place: Place, count: int) -> None:
+    """Adds customers with keys and with rows in the database; they hold no data: a shred of another never sees it."""
+    from shredsaver.core import Customer
+
+    tokens = [os.urandom(16) for _ in range(count)]
+    create_in_bulk(keys.service, tokens)
+    write_records(shredder.saver, CUSTOMER, 10)  # the tables are there
+    core = shredder._core
+    rows = [core.customer_row(Customer(token, 1, "live", 1, ""), None) for token in tokens]
+    with closing(sqlite3.connect(place.file)) as connection, connection:
+        connection.executemany(
+            "INSERT INTO customers (customer, generation, state, key_version, held_until, mac, name) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+
+
+def _open(place: Place) -> Sample:
+    def sample() -> float:
+        start = time.perf_counter()
+        with shredder_at(place):
+            return time.perf_counter() - start
+
+    return sample
+
+
+@benchmark("key-service calls", backends=("sqlite",), quick=True, ours_only=True)
+def key_calls(bench: Bench) -> Iterator[Result]:
+    """Calls of the key service while one customer's conversation makes supersteps, the very first one included."""
+    count = bench.pick(20, 1000, 1000)
+    with observed(bench.place()) as (shredder, keys):
+        keys.forget()
+
+        def supersteps() -> None:
+            for first in range(0, count, 100):
+                thread = Thread(shredder.saver, f"thread-{first}")
+                thread.grow([message(number) for number in range(min(100, count - first))])
+
+        seconds = timed(supersteps)
+        if seconds > 60:
+            raise RuntimeError(f"{count} supersteps took {seconds:.0f} s: not within a minute")
+        yield bench.alone(KEY_CALLS, f"{count:,} supersteps of one customer", "calls", sum(keys.calls.values()))

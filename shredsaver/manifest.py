@@ -18,6 +18,7 @@ ranges.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NoReturn
 
 import msgpack
@@ -39,7 +40,7 @@ LENGTH_LIMIT: Final = 2**31 - 1
 RANGES_KEPT: Final = 32
 """Ranges an entry names itself, at each level, before the oldest move into an index part."""
 
-RANGES_INDEXED: Final = 24
+RANGES_INDEXED: Final = 28
 """Ranges that move into one index part. What stays is what the next changes touch most."""
 
 _INLINE_FIELDS: Final = 2
@@ -115,11 +116,11 @@ def needed(entry: Entry, have: Mapping[int, bytes] | None = None) -> list[range]
     return _merged(wanted)
 
 
-def resolve(entry: Entry, parts: Mapping[int, bytes]) -> tuple[Iterator[int], int, dict[bytes, int]]:
+def resolve(entry: Entry, parts: Mapping[int, bytes]) -> tuple[Ranges, int, dict[bytes, int]]:
     """Opens a cut value's index parts.
 
     Returns:
-        The numbers of the value's parts in order; how many of them index parts name; the index parts by content.
+        The ranges of the value's parts in order; how many of them index parts name; the index parts by content.
 
     Raises:
         LookupError: An index part is missing; the argument is its number.
@@ -135,13 +136,12 @@ def resolve(entry: Entry, parts: Mapping[int, bytes]) -> tuple[Iterator[int], in
     inner: Ranges = ()
     for depth in reversed(range(1, len(entry.levels))):
         inner = _inner([*inner, *entry.levels[depth]], entry.length, fetch)
-    return numbers_of([*inner, *entry.levels[0]]), sum(inner[1::2]), indexes
+    return [*inner, *entry.levels[0]], sum(inner[1::2]), indexes
 
 
-def numbers_of(ranges: Ranges) -> Iterator[int]:
-    """The part numbers that flat ranges name, in order."""
-    for first, count in zip(ranges[::2], ranges[1::2], strict=True):
-        yield from range(first, first + count)
+def runs(ranges: Ranges) -> Iterator[range]:
+    """The part numbers that flat ranges name, range by range, in order."""
+    return (range(first, first + count) for first, count in zip(ranges[::2], ranges[1::2], strict=True))
 
 
 def extend(ranges: list[int], numbers: Iterable[int]) -> None:
@@ -264,7 +264,7 @@ def _ranges(obj: object, room: int) -> tuple[int, ...]:
 def _inner(ranges: Ranges, room: int, fetch: Callable[[int], bytes | None]) -> list[int]:
     """The ranges that index parts hold, joined; parts that ``fetch`` does not have are left out."""
     inner: list[int] = []
-    for number in numbers_of(ranges):
+    for number in chain.from_iterable(runs(ranges)):
         content = fetch(number)
         if content is None:
             continue
@@ -285,25 +285,24 @@ def _unindexed(content: bytes, room: int) -> tuple[int, ...]:
 
 
 def _absent(ranges: Ranges, have: Mapping[int, bytes]) -> Iterator[tuple[int, int]]:
-    """Runs of numbers that are not in ``have``, as (first, end)."""
-    for first, count in zip(ranges[::2], ranges[1::2], strict=True):
-        end = first + count
+    """What is not in ``have``, as (first, end)."""
+    for run in runs(ranges):
         if not have:
-            yield first, end
+            yield run.start, run.stop
             continue
-        start = first
-        for number in range(first, end):
+        start = run.start
+        for number in run:
             if number in have:
                 if start < number:
                     yield start, number
                 start = number + 1
-        if start < end:
-            yield start, end
+        if start < run.stop:
+            yield start, run.stop
 
 
-def _merged(runs: list[tuple[int, int]]) -> list[range]:
+def _merged(wanted: list[tuple[int, int]]) -> list[range]:
     merged: list[range] = []
-    for first, end in sorted(runs):
+    for first, end in sorted(wanted):
         if merged and first <= merged[-1].stop:
             merged[-1] = range(merged[-1].start, max(end, merged[-1].stop))
         else:

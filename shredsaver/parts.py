@@ -37,6 +37,7 @@ from shredsaver.manifest import (
     needed,
     pack_manifest,
     resolve,
+    runs,
     shortened,
     unpack_manifest,
 )
@@ -79,7 +80,7 @@ class _Kept(NamedTuple):
 
 
 def split(
-    tag: str, data: bytes, previous: Value | None, known: Mapping[bytes, int], next_part: int
+    tag: str, data: bytes | bytearray, previous: Value | None, known: Mapping[bytes, int], next_part: int
 ) -> tuple[Value, list[bytes]]:
     """Cuts a value, reusing what exists.
 
@@ -122,17 +123,17 @@ def join(entry: Entry, parts: Mapping[int, bytes]) -> Value:
     """
     if entry.inline:
         return Value(entry.tag, entry.header, entry)
-    numbers, indexed, indexes = resolve(entry, parts)
-    order = array("Q")
+    ranges, indexed, indexes = resolve(entry, parts)
+    numbers = array("Q")
     pieces: list[bytes] = []
-    for number in numbers:
-        pieces.append(parts[number])
-        order.append(number)
+    for run in runs(ranges):
+        pieces += map(parts.__getitem__, run)  # stops at the first that is missing, however many are named
+        numbers.extend(run)
     bounds = array("Q", accumulate(map(len, pieces)))
     if len(entry.header) + bounds[-1] != entry.length:
         msg = f"{len(pieces)} parts hold {bounds[-1]} bytes where {entry.length - len(entry.header)} belong"
         raise ValueError(msg)
-    return Value(entry.tag, b"".join([entry.header, *pieces]), entry, bounds, order, indexed, indexes)
+    return Value(entry.tag, b"".join([entry.header, *pieces]), entry, bounds, numbers, indexed, indexes)
 
 
 class _Cutter:

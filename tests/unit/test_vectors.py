@@ -175,6 +175,21 @@ def test_the_worked_example_of_the_specification_is_a_vector() -> None:
     assert expected <= shown
 
 
+def test_the_specification_names_every_table_and_column() -> None:
+    text = (HERE.parents[1] / "docs" / "format-v1.md").read_text(encoding="utf-8")
+    section = text.split("| code | sealed |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", section, re.MULTILINE)
+    listed = {int(code): () if columns == "none" else tuple(columns.split(", ")) for code, columns in rows}
+    assert listed == COLUMNS
+
+
+def test_the_rules_of_the_specification_are_numbered_without_gaps() -> None:
+    text = (HERE.parents[1] / "docs" / "format-v1.md").read_text(encoding="utf-8")
+    numbers = [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) > 30
+
+
 def test_the_generator_gives_the_committed_files() -> None:
     committed = {name: (HERE / name).read_bytes() for name in FILES}
     assert {name: text.encode() for name, text in generate.vectors().items()} == committed

@@ -1,0 +1,464 @@
+"""`ShredSaver`: LangGraph's checkpointer over sealed records. Each method is a plan, run blocking or async."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    EXCLUDED_METADATA_KEYS,
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+
+from shredsaver.core import Core
+from shredsaver.customers import CustomerResolver, in_runtime
+from shredsaver.db.base import Plan, call
+from shredsaver.errors import ConfigurationError
+from shredsaver.listing import Cursor, Lister, Page, Query
+from shredsaver.memory import Memory
+from shredsaver.reading import CheckpointRow, Loaded, Reader, known_channels
+from shredsaver.threads import Ref
+from shredsaver.upkeep import STRATEGIES, Upkeep
+from shredsaver.writing import NewCheckpoint, NewWrite, Writer
+
+if TYPE_CHECKING:
+    from shredsaver.shredder import Shredder
+
+_SOURCES: Final = frozenset({"input", "loop", "update", "fork"})
+_FIRST_PAGE: Final = 8
+_LARGEST_PAGE: Final = 64
+list_ = list  # inside the class, `list` is the method
+
+
+class ShredSaver(BaseCheckpointSaver[Any]):
+    """A checkpointer whose every payload is sealed under keys of the customer that the thread belongs to.
+
+    Get one from `Shredder.open(...).saver`, or with `from_conn_string`. One instance serves sync and async callers, any
+    number of threads and event loops. Every method that reads or writes a customer's data may raise
+    `CustomerShreddedError`, `CustomerRestrictedError`, `UnsealError`, `FormatError`, `RevocationLogDamagedError`,
+    `KeyServiceError` and `DatabaseUnavailableError`.
+
+    Attributes:
+        shredder: The `Shredder` this saver belongs to.
+    """
+
+    shredder: Shredder
+
+    def __init__(
+        self,
+        core: Core,
+        resolver: CustomerResolver,
+        *,
+        memory: Memory | None = None,
+        serde: SerializerProtocol | None = None,
+    ) -> None:
+        super().__init__(serde=serde)
+        # `with_allowlist` copies this object shallowly on every run: all state is in objects that the copies share.
+        self._core = core
+        self._resolver = resolver
+        memory = memory or Memory()
+        self._memory = memory
+        self._writer = Writer(core, memory, resolver)
+        self._reader = Reader(core, memory, resolver)
+        self._lister = Lister(self._reader)
+        self._upkeep = Upkeep(core, memory)
+
+    @classmethod
+    @contextmanager
+    def from_conn_string(cls, database: str, *, keys: Any, **options: Any) -> Iterator[ShredSaver]:
+        """Opens a `Shredder` and gives its saver. Arguments as `Shredder.open`."""
+        from shredsaver.shredder import Shredder
+
+        with Shredder.open(database, keys=keys, **options) as shredder:
+            yield shredder.saver
+
+    @classmethod
+    @asynccontextmanager
+    async def afrom_conn_string(cls, database: str, *, keys: Any, **options: Any) -> AsyncIterator[ShredSaver]:
+        """As `from_conn_string`, without blocking the running event loop."""
+        from shredsaver.shredder import Shredder
+
+        async with Shredder.open(database, keys=keys, **options) as shredder:
+            yield shredder.saver
+
+    def shred(self, customer_id: str, **options: Any) -> Any:
+        """Erases a customer: `Shredder.shred`."""
+        return self.shredder.shred(customer_id, **options)
+
+    async def ashred(self, customer_id: str, **options: Any) -> Any:
+        """Erases a customer: `Shredder.ashred`."""
+        return await self.shredder.ashred(customer_id, **options)
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> ShredSaver:
+        """A copy whose serializer also revives these types. It shares everything else with this one."""
+        return cast("ShredSaver", super().with_allowlist(extra_allowlist))
+
+    # -- reading ----------------------------------------------------------------------------------------------------
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """The checkpoint that a config names, the latest one without ``checkpoint_id``.
+
+        Raises:
+            CustomerUnresolvedError: A running graph asks for a thread that is new, and names no customer.
+            ThreadOwnershipError: The thread belongs to another customer than the config names.
+        """
+        return self._core.database.run(partial(self._get, config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `get_tuple`."""
+        return await self._core.database.arun(partial(self._get, config))
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 -- LangGraph's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Checkpoints, newest first. Without a config, those of all customers that can be read; nothing is held between.
+
+        Args:
+            config: The thread; a ``checkpoint_ns`` or ``checkpoint_id`` in it restrict further.
+            filter: What the metadata must equal, key by key.
+            before: Only checkpoints with smaller ids than this config's.
+            limit: The most to give.
+        """
+        walk = _Walk(self._query(config, filter, before), limit)
+        while not walk.done:
+            yield from walk.take(self._core.database.run(partial(self._page, walk.query, walk.after, walk.size)))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 -- LangGraph's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`."""
+        walk = _Walk(self._query(config, filter, before), limit)
+        while not walk.done:
+            page = await self._core.database.arun(partial(self._page, walk.query, walk.after, walk.size))
+            for found in walk.take(page):
+                yield found
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """What delta channels' values are made of, along the parents of a checkpoint."""
+        return self._core.database.run(partial(self._history, config, channels))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """As `get_delta_channel_history`."""
+        return await self._core.database.arun(partial(self._history, config, channels))
+
+    # -- writing ----------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Stores a checkpoint; one with the same id is replaced. It is durable when this returns.
+
+        Raises:
+            CustomerUnresolvedError: It is the thread's first write, and nothing says whose it is.
+            ThreadOwnershipError: The thread belongs to another customer than the config names.
+            PayloadError: A value cannot be serialised or is too large.
+        """
+        ref, new = self._new_checkpoint(config, checkpoint, metadata, new_versions)
+        self._core.database.run(partial(self._writer.put, ref, new, self.serde))
+        return _config(ref.thread_id, new.ns, new.checkpoint_id)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `put`."""
+        ref, new = self._new_checkpoint(config, checkpoint, metadata, new_versions)
+        await self._core.database.arun(partial(self._writer.put, ref, new, self.serde))
+        return _config(ref.thread_id, new.ns, new.checkpoint_id)
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """Stores pending writes of a task. Errors as `put`."""
+        plan = self._put_writes(config, writes, task_id, task_path)
+        if plan is not None:
+            self._core.database.run(plan)
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `put_writes`."""
+        plan = self._put_writes(config, writes, task_id, task_path)
+        if plan is not None:
+            await self._core.database.arun(plan)
+
+    # -- upkeep -----------------------------------------------------------------------------------------------------
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Deletes a thread in every namespace. It frees the id, unless the thread's customer was shredded.
+
+        Raises:
+            LegalHoldError: The customer is under a hold.
+        """
+        self._core.database.run(partial(self._upkeep.delete, self._thread(thread_id)))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`."""
+        await self._core.database.arun(partial(self._upkeep.delete, self._thread(thread_id)))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Deletes the checkpoints of some runs with their writes. A delta channel may lose what it is made of."""
+        self._core.database.run(partial(self._delete_for_runs, run_ids))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """As `delete_for_runs`."""
+        await self._core.database.arun(partial(self._delete_for_runs, run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copies a thread with its whole history to another one of the same customer.
+
+        Raises:
+            ThreadOwnershipError: The target belongs to somebody else.
+        """
+        self._core.database.run(self._copy(source_thread_id, target_thread_id))
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """As `copy_thread`."""
+        await self._core.database.arun(self._copy(source_thread_id, target_thread_id))
+
+    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Thins out threads, each in a transaction of its own.
+
+        Args:
+            thread_ids: The threads.
+            strategy: ``"keep_latest"`` leaves the latest checkpoint of each namespace; ``"delete"`` or ``"delete_all"``
+                leaves nothing.
+
+        Raises:
+            ConfigurationError: There is no such strategy, or a thread uses delta channels and cannot be thinned out.
+        """
+        for plan in self._prune(thread_ids, strategy):
+            self._core.database.run(plan)
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """As `prune`."""
+        for plan in self._prune(thread_ids, strategy):
+            await self._core.database.arun(plan)
+
+    # -- plans ------------------------------------------------------------------------------------------------------
+
+    def _get(self, config: RunnableConfig) -> Plan[CheckpointTuple | None]:
+        ref = self._ref(config)
+        configurable = config["configurable"]
+        ns, checkpoint_id = configurable.get("checkpoint_ns") or "", configurable.get("checkpoint_id") or ""
+        got = yield from self._reader.get(ref, ns, checkpoint_id, running=in_runtime(config))
+        if got is None:
+            return None
+        place, loaded = got
+
+        def revive() -> CheckpointTuple:
+            manifest = known_channels(self.serde, loaded.record)
+            self._memory.remember(place, ns=ns, values=loaded.values, manifest=(loaded.row.checkpoint_id, manifest))
+            return self._tuple(loaded, self.serde.loads_typed(loaded.record.metadata))
+
+        return (yield from call(revive))
+
+    def _page(
+        self, query: Query, after: Cursor | None, size: int
+    ) -> Plan[tuple[list_[CheckpointTuple], Cursor | None]]:
+        page: Page = yield from self._lister.page(query, self.serde, size, after)
+        return (yield from call(lambda: [self._tuple(*found) for found in page.found])), page.after
+
+    def _history(self, config: RunnableConfig, channels: Sequence[str]) -> Plan[Mapping[str, DeltaChannelHistory]]:
+        if not channels:
+            return {}
+        configurable = config["configurable"]
+        ns, checkpoint_id = configurable.get("checkpoint_ns") or "", configurable.get("checkpoint_id") or ""
+        return (yield from self._lister.history(self._ref(config), ns, checkpoint_id, channels, self.serde))
+
+    def _put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Callable[[], Plan[None]] | None:
+        new: dict[int, NewWrite] = {}
+        for position, (channel, value) in enumerate(writes):
+            idx = WRITES_IDX_MAP.get(channel, position)
+            new[idx] = NewWrite(channel, idx, _snapshot(value))
+        if not new:
+            return None
+        ref = self._ref(config)
+        ns, checkpoint_id = config["configurable"].get("checkpoint_ns") or "", config["configurable"]["checkpoint_id"]
+        task = (str(task_id), str(task_path))
+        return partial(self._writer.put_writes, ref, ns, str(checkpoint_id), task, list_(new.values()), self.serde)
+
+    def _delete_for_runs(self, run_ids: Sequence[str]) -> Plan[None]:
+        for run_id in run_ids:
+            token = self._core.token("run", str(run_id))
+            for thread in (yield from self._upkeep.threads_of(token)):
+                yield from self._upkeep.delete_run(thread, token)
+
+    def _copy(self, source_thread_id: str, target_thread_id: str) -> Callable[[], Plan[None]]:
+        source, target = self._thread(source_thread_id), self._thread(target_thread_id)
+        if source.thread == target.thread:
+            raise ConfigurationError("a thread cannot be copied onto itself")
+        return partial(self._upkeep.copy, source, target)
+
+    def _prune(self, thread_ids: Sequence[str], strategy: str) -> Iterator[Callable[[], Plan[None]]]:
+        if strategy not in STRATEGIES:
+            raise ConfigurationError(f"there is no pruning strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
+        for thread_id in thread_ids:
+            ref = self._thread(thread_id)
+            if strategy == "keep_latest":
+                yield partial(self._upkeep.prune, ref, self.serde)
+            else:
+                yield partial(self._upkeep.delete, ref)
+
+    # -- forms ------------------------------------------------------------------------------------------------------
+
+    def _thread(self, thread_id: object) -> Ref:
+        name = str(thread_id)
+        try:
+            return Ref(name, self._core.token("thread", name), None, None)
+        except UnicodeEncodeError:
+            raise ConfigurationError("a thread_id holds a lone surrogate, which is no Unicode text") from None
+
+    def _ref(self, config: RunnableConfig) -> Ref:
+        thread_id = (config.get("configurable") or {}).get("thread_id")
+        if thread_id is None:
+            raise ConfigurationError('the config names no thread: give configurable["thread_id"]')
+        customer_id = self._resolver(config)
+        ref = self._thread(thread_id)
+        if customer_id is None:
+            return ref
+        return ref._replace(customer_id=customer_id, customer=self._core.token("customer", customer_id))
+
+    def _new_checkpoint(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> tuple[Ref, NewCheckpoint]:
+        ref = self._ref(config)
+        configurable = config["configurable"]
+        stored = _metadata(config, metadata)
+        values = {channel: _snapshot(value) for channel, value in checkpoint["channel_values"].items()}
+        run_id, source, step = stored.get("run_id"), stored.get("source"), stored.get("step")
+        uses_delta = bool(stored.get("counters_since_delta_snapshot")) or any(
+            isinstance(value, _DeltaSnapshot) for value in values.values()
+        )
+        return ref, NewCheckpoint(
+            ns=configurable.get("checkpoint_ns") or "",
+            checkpoint_id=checkpoint["id"],
+            parent_id=configurable.get("checkpoint_id") or "",
+            checkpoint={key: value for key, value in checkpoint.items() if key != "channel_values"},
+            metadata=stored,
+            values=values,
+            changed=frozenset(new_versions),
+            versions=checkpoint["channel_versions"],
+            run=self._core.token("run", str(run_id)) if run_id is not None else b"",
+            # Only what LangGraph puts there may stand in the clear.
+            source=source if isinstance(source, str) and source in _SOURCES else "",
+            step=str(step) if type(step) is int else "",
+            uses_delta=uses_delta,
+        )
+
+    def _query(
+        self, config: RunnableConfig | None, wanted: Mapping[str, Any] | None, before: RunnableConfig | None
+    ) -> Query:
+        configurable = (config.get("configurable") or {}) if config else {}
+        source = (wanted or {}).get("source")
+        return Query(
+            ref=self._ref(config) if config else None,
+            ns=configurable.get("checkpoint_ns"),
+            checkpoint_id=configurable.get("checkpoint_id") or "",
+            before=((before or {}).get("configurable") or {}).get("checkpoint_id") or "",
+            source=source if isinstance(source, str) and source in _SOURCES else "",
+            wanted=partial(_wanted, wanted or {}),
+        )
+
+    def _tuple(self, loaded: Loaded, metadata: Any) -> CheckpointTuple:
+        loads, row = self.serde.loads_typed, loaded.row
+        checkpoint = loads(loaded.record.checkpoint)
+        checkpoint["channel_values"] = {
+            channel: loads((value.tag, value.data)) for channel, value in loaded.values.items()
+        }
+        return CheckpointTuple(
+            config=_config(loaded.thread_id, row.ns, row.checkpoint_id),
+            checkpoint=checkpoint,
+            metadata=metadata,
+            parent_config=_config(loaded.thread_id, row.ns, row.parent_id) if row.parent_id else None,
+            pending_writes=[(write.task_id, write.channel, loads(write.value)) for write in loaded.writes],
+        )
+
+
+class _Walk:
+    """Where a listing stands between two pages."""
+
+    def __init__(self, query: Query, limit: int | None) -> None:
+        self.query = query
+        self.after: Cursor | None = None
+        self._left = limit
+        self._size = _FIRST_PAGE
+        self.done = limit is not None and limit <= 0
+
+    @property
+    def size(self) -> int:
+        """Rows to look at for the next page."""
+        return self._size if self._left is None else min(self._size, max(self._left, 1))
+
+    def take(self, page: tuple[list_[CheckpointTuple], Cursor | None]) -> list_[CheckpointTuple]:
+        """What to give of a page."""
+        found, self.after = page
+        found = found[: self._left]
+        if self._left is not None:
+            self._left -= len(found)
+        self._size = min(2 * self._size, _LARGEST_PAGE)
+        self.done = self.after is None or self._left == 0
+        return found
+
+
+def _wanted(wanted: Mapping[str, Any], row: CheckpointRow, metadata: Mapping[str, Any]) -> bool:
+    return all(metadata.get(key) == value for key, value in wanted.items())
+
+
+def _snapshot(value: Any) -> Any:
+    """A copy of the outermost container, since nodes may change it while it is being saved."""
+    return value.copy() if type(value) in (list_, dict) else value
+
+
+def _config(thread_id: str, ns: str, checkpoint_id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
+
+
+def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
+    """The metadata to store: as LangGraph's ``get_checkpoint_metadata``, but text stays as it is, NUL and all."""
+    stored: dict[str, Any] = dict(metadata)
+    for source in (config.get("metadata"), config.get("configurable")):
+        for key, value in (source or {}).items():
+            if key in stored or key in EXCLUDED_METADATA_KEYS or key.startswith("__"):
+                continue
+            if isinstance(value, str | int | float):
+                stored[key] = value
+    return stored

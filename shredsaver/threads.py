@@ -1,0 +1,226 @@
+"""Threads and who owns them: looking one up behind the fence, and claiming one for its first write."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, NoReturn
+
+from shredsaver import erasure
+from shredsaver.core import (
+    CUSTOMER_COLUMNS,
+    FIRST_NUMBER,
+    GET_CUSTOMER,
+    LOCK_CUSTOMER,
+    SHARE_CUSTOMER,
+    Core,
+    Customer,
+)
+from shredsaver.customers import CustomerResolver
+from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, call, run, sql
+from shredsaver.errors import ThreadOwnershipError, UnsealError
+from shredsaver.keytree import KeyTree
+from shredsaver.memory import Memory, Place
+from shredsaver.sealing import CUSTOMER_NAME, THREAD_NAME
+
+LAST_NUMBER: Final = 2**32 - 1
+THREAD_ROW: Final = (
+    "SELECT t.thread, t.customer, t.generation, t.scope, t.next_record, t.next_part, t.epoch, t.name, "
+    + ", ".join(f"c.{column}" for column in CUSTOMER_COLUMNS.split(", "))
+    + " FROM threads t LEFT JOIN customers c ON c.customer = t.customer WHERE t.thread = ?"
+)
+GET_THREAD: Final = sql(THREAD_ROW)
+ADD_CUSTOMER: Final = sql(
+    f"INSERT INTO customers ({CUSTOMER_COLUMNS}, name) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer) DO NOTHING"
+)
+SET_CUSTOMER: Final = sql(
+    f"INSERT INTO customers ({CUSTOMER_COLUMNS}, name) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer) DO UPDATE SET "
+    "generation = excluded.generation, state = excluded.state, key_version = excluded.key_version, "
+    "held_until = excluded.held_until, mac = excluded.mac, name = excluded.name"
+)
+ADD_COUNTER: Final = sql(
+    "INSERT INTO counters (customer, generation, scope, next) VALUES (?, ?, ?, ?) "
+    "ON CONFLICT (customer, generation, scope) DO NOTHING"
+)
+NEXT_SCOPES: Final = sql(
+    "UPDATE counters SET next = next + 2 WHERE customer = ? AND generation = ? AND scope = 0 RETURNING next - 2"
+)
+ADD_THREAD: Final = sql(
+    "INSERT INTO threads (thread, customer, generation, scope, next_record, next_part, epoch, uses_delta, name, "
+    "touched_at) VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, ?) ON CONFLICT (thread) DO NOTHING"
+)
+MOVE_THREAD: Final = sql(
+    "UPDATE threads SET generation = ?, scope = ?, next_record = ?, next_part = ?, epoch = ?, name = ?, touched_at = ? "
+    "WHERE thread = ? AND customer = ? AND generation = ? AND scope = ? AND epoch = ?"
+)
+
+
+class Ref(NamedTuple):
+    """The thread that a call is about."""
+
+    thread_id: str
+    thread: bytes
+    customer_id: str | None
+    customer: bytes | None
+
+
+class Found(NamedTuple):
+    """A thread's row behind the fence."""
+
+    place: Place
+    name: bytes | None
+    customer: Customer
+
+
+def no_owner(place: Place) -> NoReturn:
+    """The error for a thread without its customer's row."""
+    raise UnsealError(f"threads/{place.thread.hex()}: the row of its customer {place.customer.hex()} is missing")
+
+
+def admit_thread(core: Core, ref: Ref, row: Sequence[Any]) -> Plan[Found | None]:
+    """Lets a row of `GET_THREAD` through the fence, within the open transaction.
+
+    Returns:
+        The thread, or None where its customer was shredded and enrolled again: then it starts empty.
+
+    Raises:
+        ThreadOwnershipError: The call names another customer than the thread's.
+        CustomerShreddedError, CustomerRestrictedError, RevocationLogDamagedError: No entry.
+    """
+    place = Place(*row[:7])
+    if ref.customer is not None and ref.customer != place.customer:
+        yield from admit_named(core, ref)
+        yield Rollback()
+        raise ThreadOwnershipError(
+            f"thread {place.thread.hex()} belongs to customer {place.customer.hex()}, the call names "
+            f"{ref.customer.hex()}: a thread belongs to the customer that first wrote it"
+        )
+    if row[8] is None:
+        no_owner(place)
+    customer = yield from core.admit(row[8:14])
+    if place.generation > customer.generation:
+        raise (yield from core.refusal(customer, place.generation))
+    if place.generation < customer.generation:
+        return None
+    return Found(place, row[7], customer)
+
+
+def admit_named(core: Core, ref: Ref) -> Plan[Customer | None]:
+    """Lets the customer that the call names through the fence; None where it is not known yet."""
+    if ref.customer is None:
+        return None
+    (found,) = yield from run(Statement(GET_CUSTOMER, (ref.customer,)))
+    if not found.rows:
+        return None
+    return (yield from core.admit(found.rows[0]))
+
+
+def open_name(core: Core, tree: KeyTree, found: Found) -> str:
+    """Opens the thread's sealed name: it binds thread, customer, generation and scope.
+
+    Raises:
+        UnsealError: The row is not this thread's.
+    """
+    place = found.place
+    where = ("threads", place.thread)
+    if found.name is None:
+        raise UnsealError(f"threads/{place.thread.hex()}: the thread's name is missing")
+    name = core.unseal(tree, THREAD_NAME, place.owner, place.scope, 0, found.name, where, place.thread)
+    return name.decode("utf-8")
+
+
+def check_name(core: Core, tree: KeyTree, found: Found, ref: Ref) -> None:
+    """Opens the thread's sealed name and compares it with the thread that was asked for.
+
+    Raises:
+        UnsealError: The row is not this thread's.
+    """
+    if open_name(core, tree, found) != ref.thread_id:
+        place = found.place
+        raise UnsealError(f"threads/{place.thread.hex()}: the row carries another thread's name")
+
+
+def claim(core: Core, memory: Memory, resolver: CustomerResolver, ref: Ref) -> Plan[tuple[Place, KeyTree]]:
+    """The thread to write to, claimed for the customer if nobody has it yet, with the customer's opened tree.
+
+    Raises:
+        CustomerUnresolvedError: It is a first write and names no customer.
+        ThreadOwnershipError, CustomerShreddedError, CustomerRestrictedError: It may not be written.
+    """
+    while True:
+        yield Begin("read")
+        (threads,) = yield from run(Statement(GET_THREAD, (ref.thread,)))
+        found, customer = None, None
+        if threads.rows:
+            found = yield from admit_thread(core, ref, threads.rows[0])
+            customer = found.customer if found else core.customer(threads.rows[0][8:14])
+        else:
+            customer = yield from admit_named(core, ref)
+        yield Commit()
+        if not threads.rows and ref.customer is None:
+            raise resolver.missing()
+        if customer is None:
+            yield from introduce(core, ref)
+            continue
+        tree = core.tree(customer)
+        if tree is None:
+            yield from core.load_tree(customer)
+            continue
+        if found is None:
+            old = Place(*threads.rows[0][:7]) if threads.rows else None
+            yield from allot(core, ref, customer, tree, old)
+        elif max(found.place.next_record, found.place.next_part) >= LAST_NUMBER - 1_000_000:
+            yield from allot(core, ref, customer, tree, found.place)
+        else:
+            check_name(core, tree, found, ref)
+            return memory.at(found.place).place, tree
+
+
+def introduce(core: Core, ref: Ref) -> Plan[None]:
+    """Makes a customer's key and row. The key comes first: a key without a row does no harm."""
+    customer_id, token = ref.customer_id, ref.customer
+    if customer_id is None or token is None:
+        raise ValueError("a customer is introduced by its id")
+    record = yield from call(partial(core.keyring.create, token))
+    customer = Customer(token, record.generation, erasure.LIVE, record.key_version, "")
+    tree = core.tree(customer)
+    if tree is None:
+        return
+    name = core.seal(tree, CUSTOMER_NAME, (token, record.generation), 0, 0, customer_id.encode("utf-8"))
+    yield Begin("write")
+    yield from run(
+        Statement(ADD_CUSTOMER, core.customer_row(customer, name)),
+        Statement(ADD_COUNTER, (token, record.generation, 0, FIRST_NUMBER)),
+        commit=True,
+    )
+
+
+def allot(core: Core, ref: Ref, customer: Customer, tree: KeyTree, old: Place | None) -> Plan[None]:
+    """Gives a thread a fresh pair of scopes: a new one, one whose old generation is dead, or one whose scope is full."""
+    owner = (customer.customer, customer.generation)
+    yield Begin("write")
+    lock = LOCK_CUSTOMER if old is not None else SHARE_CUSTOMER
+    (row,) = yield from run(Statement(lock, (customer.customer,)))
+    if not row.rows:
+        raise UnsealError(f"customers/{customer.customer.hex()}: the row is missing")
+    now = yield from core.admit(row.rows[0])
+    if now.generation != customer.generation:
+        yield Rollback()
+        return
+    _, scopes = yield from run(Statement(ADD_COUNTER, (*owner, 0, FIRST_NUMBER)), Statement(NEXT_SCOPES, owner))
+    scope = int(scopes.rows[0][0])
+    if not FIRST_NUMBER <= scope <= LAST_NUMBER - 1:
+        raise UnsealError(f"counters/{customer.customer.hex()}: the next scope is out of range")
+    name = core.seal(tree, THREAD_NAME, owner, scope, 0, ref.thread_id.encode("utf-8"), ref.thread)
+    fresh = Place(ref.thread, *owner, scope, FIRST_NUMBER, FIRST_NUMBER, secrets.randbits(62))
+    now_ms = int(core.clock() * 1000)
+    if old is None:
+        statement = Statement(ADD_THREAD, (*fresh, name, now_ms))
+    else:
+        statement = Statement(
+            MOVE_THREAD,
+            (*fresh[2:], name, now_ms, old.thread, old.customer, old.generation, old.scope, old.epoch),
+        )
+    (changed,) = yield from run(statement)
+    yield Commit() if changed.changed else Rollback()

@@ -6,7 +6,7 @@ everybody leaves out those who cannot be read; a listing of one thread refuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
@@ -71,8 +71,8 @@ class Query(NamedTuple):
     checkpoint_id: str
     before: str
     source: str
-    wanted: Callable[[CheckpointRow, Mapping[str, Any]], bool]
-    """Whether a checkpoint's deserialised metadata passes the filter."""
+    wanted: Mapping[str, Any]
+    """What the deserialised metadata must equal, key by key."""
 
 
 class Page(NamedTuple):
@@ -175,7 +175,7 @@ class Lister:
                 openers[place.thread] = (Opener(self._core, place, tree), place, name)
             record = openers[place.thread][0].checkpoint(row)
             metadata = serde.loads_typed(record.metadata)
-            if query.wanted(row, metadata):
+            if all(metadata.get(key) == value for key, value in query.wanted.items()):
                 chosen.append((row, metadata))
         writes = yield from run(*(Statement(GET_WRITES, (row.thread, row.ns, row.checkpoint_id)) for row, _ in chosen))
         page = []

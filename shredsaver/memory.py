@@ -78,7 +78,7 @@ class Memory:
         self._total = 0
 
     def get(self, thread: bytes) -> ThreadMemory | None:
-        """What is known of a thread. The caller reads it without the lock: its dicts are only ever added to or replaced."""
+        """What is known of a thread. It is read without the lock: its dicts are only ever added to or replaced."""
         with self._lock:
             found = self._threads.get(thread)
             if found is not None:

@@ -15,7 +15,8 @@ class CustomerStatus:
     Attributes:
         customer: The customer's token in hexadecimal: the name that database, log and receipt use.
         known: Whether the database has ever seen the customer.
-        state: ``"live"``, ``"restricted"``, ``"revoked"``, ``"destroyed"`` or ``"purged"``; ``"unknown"`` if never seen.
+        state: ``"live"``, ``"restricted"``, ``"revoked"``, ``"destroyed"`` or ``"purged"``;
+            ``"unknown"`` if never seen.
         generation: 1 for the first, one more for each `Shredder.enrol`; 0 if never seen.
         held_until: Until when a hold is in force, or None.
         erasure_id: The last erasure's id, or None.

@@ -27,7 +27,7 @@ from shredsaver.db.base import Plan, call
 from shredsaver.errors import ConfigurationError
 from shredsaver.listing import Cursor, Lister, Page, Query
 from shredsaver.memory import Memory
-from shredsaver.reading import CheckpointRow, Loaded, Reader, known_channels
+from shredsaver.reading import Loaded, Reader, known_channels
 from shredsaver.threads import Ref
 from shredsaver.upkeep import STRATEGIES, Upkeep
 from shredsaver.writing import NewCheckpoint, NewWrite, Writer
@@ -127,7 +127,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first. Without a config, those of all customers that can be read; nothing is held between.
+        """Checkpoints, newest first; without a config, those of all customers that can be read.
 
         Args:
             config: The thread; a ``checkpoint_ns`` or ``checkpoint_id`` in it restrict further.
@@ -395,7 +395,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
             checkpoint_id=configurable.get("checkpoint_id") or "",
             before=((before or {}).get("configurable") or {}).get("checkpoint_id") or "",
             source=source if isinstance(source, str) and source in _SOURCES else "",
-            wanted=partial(_wanted, wanted or {}),
+            wanted=wanted or {},
         )
 
     def _tuple(self, loaded: Loaded, metadata: Any) -> CheckpointTuple:
@@ -437,10 +437,6 @@ class _Walk:
         self._size = min(2 * self._size, _LARGEST_PAGE)
         self.done = self.after is None or self._left == 0
         return found
-
-
-def _wanted(wanted: Mapping[str, Any], row: CheckpointRow, metadata: Mapping[str, Any]) -> bool:
-    return all(metadata.get(key) == value for key, value in wanted.items())
 
 
 def _snapshot(value: Any) -> Any:

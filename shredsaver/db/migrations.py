@@ -1,6 +1,7 @@
 """The schema, as numbered migrations, and the plan that brings a database up to date.
 
-Sealed columns are called ``sealed`` or ``name``; everything else is in the closed list of what stays in the clear. Tables whose rows stay under about 1 KB are clustered by their key; the others keep a rowid, because
+Sealed columns are called ``sealed`` or ``name``; everything else is in the closed list of what stays in the clear.
+Tables whose rows stay under about 1 KB are clustered by their key; the others keep a rowid, because
 SQLite spills long rows of a clustered table to pages of their own.
 """
 

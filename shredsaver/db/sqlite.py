@@ -99,7 +99,7 @@ class SqliteDatabase:
                     answer = session.perform(effect)
                 except sqlite3.Error as error:
                     effect = plan.throw(_translate(self._path, error))
-                except BaseException as error:
+                except BaseException as error:  # noqa: BLE001 -- the plan decides
                     effect = plan.throw(error)
                 else:
                     effect = plan.send(answer)

@@ -12,7 +12,6 @@ from tests.support.calls import Caller
 from tests.support.graphs import ORDERED, UNORDERED, Run
 from tests.support.views import name_checkpoints, plain, stored
 
-pytestmark = pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphBetaWarning")
 
 
 def observe(name: str, call: Caller, saver: Any, durability: str) -> tuple[list[Any], list[Any]]:

@@ -27,8 +27,10 @@ from shredsaver.threads import GET_THREAD, Found, Ref, admit_named, admit_thread
 CHECKPOINT_COLUMNS: Final = (
     "k.thread, k.ns, k.checkpoint_id, k.generation, k.parent_id, k.run, k.source, k.step, k.scope, k.number, k.sealed"
 )
-WRITE_COLUMNS: Final = "w.thread, w.ns, w.checkpoint_id, w.task_id, w.idx, w.generation, w.task_path, w.channel, "
-    "w.scope, w.number, w.sealed"
+WRITE_COLUMNS: Final = (
+    "w.thread, w.ns, w.checkpoint_id, w.task_id, w.idx, w.generation, w.task_path, w.channel, w.scope, w.number, "
+    "w.sealed"
+)
 GET_CHECKPOINT: Final = sql(
     f"SELECT {CHECKPOINT_COLUMNS} FROM checkpoints k WHERE k.thread = ? AND k.ns = ? AND k.checkpoint_id = ?"
 )

@@ -17,7 +17,7 @@ from shredsaver.customers import CustomerResolver
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, T, run, sql
 from shredsaver.errors import UnsealError
 from shredsaver.keytree import KeyTree
-from shredsaver.manifest import Entry, needed, resolve
+from shredsaver.manifest import Entry, needed, resolve, runs
 from shredsaver.memory import Known, Memory, Place
 from shredsaver.parts import Value, join
 from shredsaver.records import CheckpointRecord, Typed, unpack_checkpoint, unpack_write
@@ -143,8 +143,8 @@ class Opener:
             if len(entry.levels) > 1:
                 yield from self.fetch([(scope, entry)])
             if not entry.inline:
-                numbers, _, indexes = self._guard(scope, partial(resolve, entry, self._parts.get(scope, {})))
-                used.update((scope, number) for number in numbers)
+                ranges, _, indexes = self._guard(scope, partial(resolve, entry, self._parts.get(scope, {})))
+                used.update((scope, number) for run_ in runs(ranges) for number in run_)
                 used.update((scope, number) for number in indexes.values())
         return used
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shredsaver.db.base import Begin, Commit, Plan, Sql, Statement, run, sql
+from shredsaver.db.migrations import CREATE_SCHEMA, LOCK_SCHEMA
 from shredsaver.errors import SchemaVersionError
 
 VERSION: Final = 1
@@ -193,7 +194,7 @@ def set_up(zeros: bytes) -> Plan[None]:
         SchemaVersionError: The key store was written by a newer version of this library.
     """
     yield Begin("write")
-    yield from run(*(Statement(table) for table in _TABLES))
+    yield from run(Statement(LOCK_SCHEMA), Statement(CREATE_SCHEMA), *(Statement(table) for table in _TABLES))
     yield from run(Statement(LOG_ADD, (zeros,)), Statement(META_ADD, ("schema", str(VERSION).encode())))
     row = yield from one(_SCHEMA_GET)
     yield Commit()

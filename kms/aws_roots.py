@@ -1,0 +1,347 @@
+"""Erasable roots in AWS KMS: 32 random bytes for each slot and epoch, encrypted under a KMS key made for that epoch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+import msgpack
+
+from shredsaver.db.base import Database
+from shredsaver.errors import (
+    ConfigurationError,
+    FormatError,
+    KeyNotFoundError,
+    KeyServiceError,
+    KeyServiceUnavailableError,
+    KeyStoreStaleError,
+    UnsealError,
+)
+from shredsaver.kms.aws_cache import RootCache
+from shredsaver.kms.aws_calls import KmsCalls
+from shredsaver.kms.aws_ending import Destroyer, Doomed
+from shredsaver.kms.aws_errors import KmsKeyMissingError, KmsKeyPendingDeletionError, KmsKeyPendingImportError
+from shredsaver.kms.aws_making import SUCCESSOR, TAG, KeyMaker
+from shredsaver.kms.aws_registry import Registry
+from shredsaver.kms.roots import Anchor, Death, Epoch
+
+Erasure = Literal["material", "scheduled"]
+
+CUSTOMER_SLOTS: Final = 2**62
+"""Slots where each customer has one to itself."""
+
+WINDOW_DAYS: Final = range(7, 31)
+"""What AWS KMS accepts as days until a key is deleted."""
+
+_ROOT: Final = 32
+_PROBE: Final = b"shredsaver probe"
+_CHECKED: Final = 32  # live epochs compared at open, so that opening stays cheap with a slot for each customer
+_PATIENCE: Final = 300.0  # seconds to wait for this process's own other rotation
+_LEASE: Final = 120.0
+_ENDED: Final = (KmsKeyPendingImportError, KmsKeyPendingDeletionError, KmsKeyMissingError)
+_UNSETTLED: Final = (KmsKeyMissingError, KmsKeyPendingImportError)
+
+
+class _Material:
+    """What the key store holds of a root: no secret, but the root encrypted under its KMS key, and under a tenant's."""
+
+    __slots__ = ("arn", "own", "probe", "wrapped")
+
+    def __init__(self, arn: str, wrapped: bytes, own: str = "", probe: bytes = b"") -> None:
+        self.arn, self.wrapped, self.own, self.probe = arn, wrapped, own, probe
+
+    def pack(self) -> bytes:
+        return bytes(msgpack.packb([1, self.arn, self.wrapped, self.own, self.probe]))
+
+    @classmethod
+    def unpack(cls, epoch: Epoch) -> _Material:
+        try:
+            version, arn, wrapped, own, probe = msgpack.unpackb(epoch.material)
+            sound = version == 1 and isinstance(wrapped, bytes) and isinstance(probe, bytes)
+            if not sound or not isinstance(arn, str) or not isinstance(own, str):
+                raise ValueError
+        except (ValueError, TypeError, msgpack.UnpackException):
+            raise FormatError(f"the root of slot {epoch.slot}, epoch {epoch.epoch} is no root of AWS KMS") from None
+        return cls(arn, wrapped, own, probe)
+
+
+class AwsRoots:
+    """Provider of roots in AWS KMS. Implements `Roots`.
+
+    Args:
+        calls: AWS KMS.
+        database: The key store's driver: the KMS keys are recorded next to what they protect.
+        slots: Slots that customers are spread over.
+        erasure: ``"material"`` or ``"scheduled"``.
+        days: Days until a scheduled key is deleted, 7 to 30.
+        spares: KMS keys kept ready ahead; with ``"scheduled"`` none is.
+        window: Seconds for which the proof of a destruction must hold.
+        keep: Seconds until a cached root is asked for again, and past its last use.
+        outage: Seconds for which cached roots serve while AWS cannot be reached.
+        settle: Seconds for which a key whose answer was lost is looked for, and a new one is waited for.
+        now: Gives the present in UTC.
+
+    Raises:
+        ConfigurationError: An argument is out of bounds.
+    """
+
+    def __init__(
+        self,
+        calls: KmsCalls,
+        database: Database,
+        *,
+        slots: int = 16,
+        erasure: Erasure = "material",
+        days: int = 7,
+        spares: int = 1,
+        window: float = 10.0,
+        keep: float = 60.0,
+        outage: float = 300.0,
+        settle: float = 20.0,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        if erasure not in ("material", "scheduled"):
+            raise ConfigurationError(f"erasure is {erasure!r}; it must be 'material' or 'scheduled'")
+        if days not in WINDOW_DAYS:
+            raise ConfigurationError(f"days is {days}; AWS KMS waits 7 to 30 days before it deletes a key")
+        if not 1 <= slots <= CUSTOMER_SLOTS or min(window, keep, outage, settle) < 0 or spares < 0:
+            raise ConfigurationError("slots must be at least 1; window, keep, outage, settle and spares not negative")
+        self._calls, self._erasure, self._days, self._slots, self._settle = calls, erasure, days, slots, settle
+        self._registry = Registry(database)
+        self._cache = RootCache(keep, outage, clock=calls.clock)
+        external = erasure == "material"
+        self._maker = KeyMaker(
+            calls,
+            self._registry,
+            external=external,
+            days=days,
+            spares=spares if external else 0,
+            settle=settle,
+            now=now,
+        )
+        self._destroyer = Destroyer(
+            calls, self._registry, self._maker, window=window, horizon=self._cache.horizon, now=now
+        )
+        self._deployment = b""
+        self._rotating = threading.Lock()
+
+    @property
+    def slots(self) -> int:
+        """Number of slots that customers are spread over."""
+        return self._slots
+
+    @property
+    def assurance(self) -> str:
+        """How strong a destruction is, in a sentence for the receipt."""
+        if self._erasure == "scheduled":
+            return (
+                "pending until AWS KMS has deleted the key that the customer's keys were wrapped under; until then its "
+                "deletion can be cancelled by whoever administers the account"
+            )
+        return (
+            "AWS KMS confirmed that the key which the customer's keys were wrapped under has lost its imported "
+            "material, of which no copy was kept; a recording of the import request could be replayed until its token "
+            "ends, at the time given"
+        )
+
+    @property
+    def shared(self) -> bool:
+        """Several hosts may use one key store at once."""
+        return True
+
+    @property
+    def lease(self) -> float:
+        """Seconds for which a rotation is claimed."""
+        return _LEASE
+
+    @property
+    def registry(self) -> Registry:
+        """The KMS keys of this key store."""
+        return self._registry
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Keeps this process's other rotations out; those of other hosts are kept out by the claim.
+
+        Raises:
+            KeyServiceUnavailableError: Another rotation takes too long.
+        """
+        if not self._rotating.acquire(timeout=_PATIENCE):
+            raise KeyServiceUnavailableError("another rotation of this process takes too long")
+        try:
+            yield
+        finally:
+            self._rotating.release()
+
+    def attach(self, deployment: bytes, *, fresh: bool) -> None:  # noqa: ARG002 - an account holds many deployments
+        """Ties the roots to a deployment, which the tags of their keys and the encryption contexts name."""
+        self._deployment = deployment
+        self._registry.set_up()
+        self._maker.attach(deployment)
+
+    def sweep(self) -> int:
+        """Clears away KMS keys that crashes left. Does nothing, and asks AWS nothing, if there are none."""
+        return self._maker.sweep()
+
+    def leftovers(self) -> list[str]:
+        """KMS keys that a sweep would see to, by ARN, or by nonce where that is not known."""
+        return self._maker.leftovers()
+
+    # -- the life of a root -----------------------------------------------------------------------------------------
+
+    def make(self, epochs: Sequence[Epoch], anchor: Anchor) -> list[bytes]:
+        """Makes roots, encrypted under a KMS key each, and reads them back from KMS."""
+        materials = {epoch: epoch.material for epoch in epochs}
+
+        def beat() -> None:
+            for epoch, material in materials.items():
+                if epoch.note is not None:
+                    epoch.note(material)
+
+        roots = []
+        for epoch in epochs:
+            if not epoch.material:
+                materials[epoch] = self._make(epoch, anchor, beat)
+            beat()
+            made = Epoch(epoch.slot, epoch.epoch, materials[epoch])
+            roots.append(self.open(made, fresh=True))
+        self._maker.replenish()
+        return roots
+
+    def _make(self, epoch: Epoch, anchor: Anchor, beat: Callable[[], None]) -> bytes:
+        arn = self._maker.key_for(epoch.slot, epoch.epoch, anchor, beat).arn
+        context = self._context(epoch)
+
+        def encrypt(plaintext: bytes) -> bytes:
+            return self._calls.patiently(
+                lambda: self._calls.encrypt(arn, plaintext, context), beat=beat, unsettled=_UNSETTLED
+            )
+
+        wrapped = encrypt(os.urandom(_ROOT))
+        own = self._registry.own(epoch.slot) or ""
+        probe = b""
+        if own:
+            probe = encrypt(_PROBE)
+            wrapped = self._calls.encrypt(own, wrapped, context)
+        return _Material(arn, wrapped, own, probe).pack()
+
+    def open(self, epoch: Epoch, *, fresh: bool = False) -> bytes:
+        """The 32 bytes of a root, decrypted by KMS or from memory."""
+        material = _Material.unpack(epoch)
+        context = self._context(epoch)
+
+        def decrypt(wrapped: bytes) -> bytes:
+            try:
+                return self._calls.decrypt(material.arn, wrapped, context)
+            except _ENDED as error:
+                raise self._explained(epoch, material, error) from error
+
+        def load() -> bytes:
+            wrapped = material.wrapped
+            if material.own:
+                wrapped = self._calls.decrypt(material.own, wrapped, context)
+            # What another host made a moment ago may not be visible everywhere.
+            root = self._calls.patiently(lambda: decrypt(wrapped), within=self._settle, unsettled=_UNSETTLED)
+            if len(root) != _ROOT:
+                raise UnsealError(f"the root of slot {epoch.slot}, epoch {epoch.epoch} has not {_ROOT} bytes")
+            return root
+
+        return self._cache.get(self._name(epoch), load, fresh=fresh)
+
+    def _explained(self, epoch: Epoch, material: _Material, error: KeyServiceError) -> KeyServiceError:
+        """Tells a root that a newer one has replaced from one that was lost or taken away."""
+        try:
+            successor = self._calls.tags(material.arn).get(SUCCESSOR)
+        except KmsKeyMissingError:
+            successor = self._newer(epoch)
+        if successor is None:
+            return error
+        return KeyStoreStaleError(
+            f"slot {epoch.slot} has gone on to epoch {successor}, the key store is at {epoch.epoch}: "
+            "it is an older copy, whose keys are destroyed; use the current key store"
+        )
+
+    def _newer(self, epoch: Epoch) -> str | None:
+        """The epoch of a newer key of the slot, found by tags: the old one has been deleted, and its tags with it."""
+        for arn in self._calls.key_arns():
+            try:
+                tags = self._calls.tags(arn)
+            except KeyServiceError:
+                continue  # a key that is not ours to see is not ours
+            ours = tags.get(f"{TAG}deployment") == self._deployment.hex() and tags.get(f"{TAG}slot") == str(epoch.slot)
+            number = tags.get(f"{TAG}epoch", "")
+            if ours and number.isdecimal() and int(number) > epoch.epoch:
+                return number
+        return None
+
+    def destroy(self, epochs: Sequence[Epoch]) -> list[Death]:
+        """Destroys roots and proves it. See `Destroyer`."""
+        for epoch in epochs:
+            self._cache.forget(self._name(epoch))
+        doomed = [self._doomed(epoch) for epoch in epochs]
+        if self._erasure == "material":
+            deaths = self._destroyer.delete_material(doomed)
+            self._maker.replenish()
+            return deaths
+        witnesses = [key.arn for key in self._registry.all() if key.arn and not key.deletion_at]
+        deaths = []
+        for root in doomed:
+            witness = next((arn for arn in witnesses if arn != root.arn), None)
+            deaths.append(self._destroyer.schedule(root, self._days, witness))
+        return deaths
+
+    def _doomed(self, epoch: Epoch) -> Doomed:
+        material = _Material.unpack(epoch)
+        probe = material.probe or material.wrapped
+        return Doomed(epoch.slot, epoch.epoch, material.arn, probe, self._context(epoch))
+
+    # -- anchors ----------------------------------------------------------------------------------------------------
+
+    def check(self, live: Sequence[Epoch]) -> Sequence[Anchor]:
+        """Looks at what the tags of live keys say; of many slots, at the deployment's and some others."""
+        live = [epoch for epoch in live if epoch.epoch]  # epoch 0: a first root that was begun
+        chosen = live
+        if len(chosen) > _CHECKED:
+            own = [epoch for epoch in live if epoch.slot == self._slots]
+            others = [epoch for epoch in live if epoch.slot != self._slots]
+            chosen = own + random.sample(others, _CHECKED - len(own))
+        return [anchor for epoch in chosen if (anchor := self._check(epoch)) is not None]
+
+    def _check(self, epoch: Epoch) -> Anchor | None:
+        material = _Material.unpack(epoch)
+        missing = KmsKeyMissingError(f"{material.arn}: the key of slot {epoch.slot} is not in this account and Region")
+        try:
+            tags = self._calls.patiently(lambda: self._calls.tags(material.arn), within=self._settle)
+        except KmsKeyMissingError as error:
+            raise self._explained(epoch, material, missing) from error
+        if SUCCESSOR in tags:
+            raise self._explained(epoch, material, missing)
+        if tags.get(f"{TAG}deployment") != self._deployment.hex():
+            raise KeyNotFoundError(f"{material.arn}: the key's tags do not name this deployment; they were changed")
+        length, _, head = tags.get(f"{TAG}log", "").partition("-")
+        try:
+            return Anchor(int(length), bytes.fromhex(head))
+        except ValueError:
+            return None
+
+    def close(self) -> None:
+        """Forgets cached roots, and stops making keys ahead."""
+        self._maker.close()
+        self._cache.close()
+
+    def _context(self, epoch: Epoch) -> dict[str, str]:
+        return {
+            f"{TAG}deployment": self._deployment.hex(),
+            f"{TAG}slot": str(epoch.slot),
+            f"{TAG}epoch": str(epoch.epoch),
+        }
+
+    @staticmethod
+    def _name(epoch: Epoch) -> tuple[int, int, bytes]:
+        return epoch.slot, epoch.epoch, hashlib.sha256(epoch.material).digest()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 from .contenders import ENCRYPTED, PLAIN, Contender, Saver, durable
-from .harness import Sample, rounds, timed
+from .harness import rounds, timed
 from .results import Result
 from .sizes import data_bytes
 from .suite import Bench, benchmark
@@ -17,24 +18,35 @@ from .workload import Thread, message
 MILLISECONDS = 1000
 
 
-def stepper(saver: Saver, count: int, *, at_once: int = 1) -> Sample:
+class Stepper:
     """Samples supersteps on threads of about ``count`` messages.
 
     A thread is left for a new one when it has grown by a fifth, so that it stays the size it is named after.
+
+    Attributes:
+        processor: Seconds of processor time of each sample so far, of all threads of this process.
     """
-    per_thread = max(1, count // 5)
-    threads = 0
-    thread: Thread | None = None
 
-    def sample() -> float:
-        nonlocal thread, threads
-        if thread is None or len(thread.values["messages"]) >= count + per_thread:
-            threads += 1
-            thread = Thread(saver, f"thread-{threads}")
-            thread.grow([message(number) for number in range(count)], at_once)
-        return timed(thread.append(message(len(thread.values["messages"]))))
+    def __init__(self, saver: Saver, count: int, *, at_once: int = 1) -> None:
+        self.processor: list[float] = []
+        self._saver = saver
+        self._count = count
+        self._at_once = at_once
+        self._threads = 0
+        self._thread: Thread | None = None
 
-    return sample
+    def __call__(self) -> float:
+        """One superstep. Gives its seconds."""
+        thread = self._thread
+        if thread is None or len(thread.values["messages"]) >= self._count + max(1, self._count // 5):
+            self._threads += 1
+            thread = self._thread = Thread(self._saver, f"thread-{self._threads}")
+            thread.grow([message(number) for number in range(self._count)], self._at_once)
+        calls = thread.append(message(len(thread.values["messages"])))
+        before = time.process_time()
+        seconds = timed(calls)
+        self.processor.append(time.process_time() - before)
+        return seconds
 
 
 def _growth(bench: Bench, contender: Contender, count: int) -> int:
@@ -57,8 +69,8 @@ def supersteps(bench: Bench) -> Iterator[Result]:
     for count in bench.pick((1, 10), (1, 10, 100, 1000), (1, 10, 100, 1000, 3000)):
         with ExitStack() as stack:
             places = [bench.place() for _ in contenders]
-            samples: Mapping[str, Callable[[], float]] = {
-                one.name: stepper(stack.enter_context(one.opened(place)), count, at_once=_growth(bench, one, count))
+            samples = {
+                one.name: Stepper(stack.enter_context(one.opened(place)), count, at_once=_growth(bench, one, count))
                 for one, place in zip(contenders, places, strict=True)
             }
             seconds = bench.pick(0.3, 3.0 if count < 1000 else 4.5, 15.0)
@@ -66,6 +78,11 @@ def supersteps(bench: Bench) -> Iterator[Result]:
         ours, *baselines = (one.name for one in contenders)
         for name in baselines:
             yield bench.result(WRITE, messages(count), name, "ms", series[ours], series[name], MILLISECONDS)
+        plain, measured = baselines[0], len(series[ours])
+        yield bench.result(
+            f"{WRITE}, processor time", messages(count), plain, "ms", samples[ours].processor[-measured:],
+            samples[plain].processor[-measured:], MILLISECONDS,
+        )  # fmt: skip
         bench.discard(*places)
 
 
@@ -102,7 +119,7 @@ def limit(bench: Bench) -> Iterator[Result]:
 
             series = rounds(
                 {
-                    "ours": stepper(saver, count),
+                    "ours": Stepper(saver, count),
                     "aead": lambda: timed(through_aead),
                     "sqlite": lambda: timed(through_sqlite),
                 },

@@ -12,6 +12,8 @@ from shredsaver.kms.base import (
     open_key_service,
     register_key_service,
 )
+from shredsaver.kms.keystore import StoredKeyService
+from shredsaver.kms.local import LocalKeyService
 
 __all__ = [
     "DeploymentSecrets",
@@ -20,7 +22,9 @@ __all__ = [
     "KeyRecord",
     "KeyService",
     "KeyServiceFactory",
+    "LocalKeyService",
     "Report",
+    "StoredKeyService",
     "Tombstone",
     "open_key_service",
     "register_key_service",

@@ -20,7 +20,7 @@ from shredsaver.kms.roots import Anchor, Death, Epoch
 from shredsaver.kms.rootsfile import Root, RootsFile, seal_root, sync_directory, unseal_root
 from shredsaver.kms.wrapping import new_key
 
-SLOTS: Final = 256
+SLOTS: Final = 1024  # 100,000 customers: about 100 to re-wrap when one of them is destroyed
 _KEYS: Final = "keys.db"
 _ROOTS: Final = "roots"
 _LOCK: Final = "lock"
@@ -77,8 +77,8 @@ class LocalRoots:
                 if not path.exists():
                     if not fresh:
                         raise KeyNotFoundError(
-                            f"{path} is missing, and without it no key opens: restore the file of roots, or name where it "
-                            "is with file:DIR?roots=PATH"
+                            f"{path} is missing, and without it no key opens: restore the file of roots, or name where "
+                            "it is with file:DIR?roots=PATH"
                         )
                     if parameters is None:
                         parameters, self._key = (
@@ -107,20 +107,22 @@ class LocalRoots:
 
     def check(self, live: Sequence[Epoch]) -> list[Anchor]:
         """Compares live epochs with the files. See `Roots.check`."""
+        known = {epoch.slot: epoch.epoch for epoch in live}
+        anchors = []
         for file in self._files:
-            known = {epoch.slot: epoch.epoch for epoch in live}
+            found: dict[int, set[int]] = {}
             for root in file.scan():
-                if root.slot not in known:
-                    raise self._stale(root.slot, 0, root.epoch)
-            for slot, epoch in known.items():
-                newest = file.newest(slot)
-                found = newest.epoch if newest else 0
+                found.setdefault(root.slot, set()).add(root.epoch)
+                anchors.append(root.anchor)
+            for slot in sorted(found.keys() | known.keys()):
+                epoch, there = known.get(slot), found.get(slot, set())
+                newest = max(there, default=0)
                 # One ahead, with the live one still there, is what a crash in the middle of a rotation leaves.
-                if found > epoch + 1 or (found == epoch + 1 and epoch and file.read(slot, epoch) is None):
-                    raise self._stale(slot, epoch, found)
-                if found < epoch:
+                if epoch is None or newest > epoch + 1 or (newest == epoch + 1 and epoch and epoch not in there):
+                    raise self._stale(slot, epoch or 0, newest)
+                if newest < epoch:
                     raise self._missing(file, slot, epoch)
-        return [root.anchor for root in self._files[0].scan()]
+        return anchors
 
     def make(self, epochs: Sequence[Epoch], anchor: Anchor) -> list[bytes]:
         """Writes new roots into their free halves, in every file. See `Roots.make`."""
@@ -182,8 +184,8 @@ class LocalRoots:
     @staticmethod
     def _missing(file: RootsFile, slot: int, epoch: int) -> KeyNotFoundError:
         return KeyNotFoundError(
-            f"{file.path} has no whole root for slot {slot}, epoch {epoch}: it is an older copy, or damaged. Restore it "
-            "from a mirror; nothing was shredded"
+            f"{file.path} has no whole root for slot {slot}, epoch {epoch}: it is an older copy, or damaged. Restore "
+            "it from a mirror; nothing was shredded"
         )
 
 
@@ -200,8 +202,8 @@ class LocalKeyService(StoredKeyService):
         mirrors: Further key directories kept alike, on other disks. All must be there.
         slots: For a new directory: slots that customers are spread over. More of them make a shred of one customer
             re-wrap fewer others; each takes 8 KiB of the file of roots.
-        kdf: For a new directory with a passphrase: ``"argon2id"``, or ``"pbkdf2"`` where only approved algorithms may be
-            used.
+        kdf: For a new directory with a passphrase: ``"argon2id"``, or ``"pbkdf2"`` where only approved algorithms may
+            be used.
         create: Whether a missing directory is made.
         clock: Gives the present in UTC.
 
@@ -252,8 +254,10 @@ class LocalKeyService(StoredKeyService):
 
     @classmethod
     def from_uri(cls, uri: str, *, create: bool = True) -> Self:
-        """Opens ``file:DIR``, with any of ``?passphrase-env=NAME``, ``roots=PATH``, ``mirror=DIR`` (repeatable),
-        ``slots=N`` and ``kdf=NAME`` joined by ``&``.
+        """Opens ``file:DIR``, with options behind a question mark, joined by ``&``.
+
+        They are ``passphrase-env=NAME`` (the variable that holds it), ``roots=PATH``, ``mirror=DIR`` (repeatable),
+        ``slots=N`` and ``kdf=NAME``.
 
         Raises:
             ConfigurationError: The URI names no directory, another host, an unknown option, or an unset variable.
@@ -333,8 +337,8 @@ def _prepare_store(keys: Path, roots: Path, create: bool) -> None:
         return
     if roots.exists():
         raise KeyStoreStaleError(
-            f"{keys} is missing while its file of roots is there: restore keys.db from a mirror; it is not made anew, as "
-            "every customer's key is in it"
+            f"{keys} is missing while its file of roots is there: restore keys.db from a mirror; it is not made anew, "
+            "as every customer's key is in it"
         )
     if not create:
         raise KeyNotFoundError(f"there is no key store in {keys.parent}: check the key URI, or restore the directory")

@@ -67,6 +67,6 @@ os.register_at_fork(after_in_child=_forget)
 
 def _busy(path: Path, timeout: float) -> KeyServiceUnavailableError:
     return KeyServiceUnavailableError(
-        f"{path} has been locked by another rotation for {timeout:.0f} seconds; call again, and look for a process that "
-        "hangs if it stays so"
+        f"{path} has been locked by another rotation for {timeout:.0f} seconds; call again, and look for a process "
+        "that hangs if it stays so"
     )

@@ -120,6 +120,6 @@ def _derive(passphrase: str, parameters: Parameters) -> bytes:
             ).derive
         except UnsupportedAlgorithm as error:
             raise MissingDependencyError(
-                "argon2id needs a cryptography package built with OpenSSL 3.2 or later; run: pip install -U cryptography"
+                "argon2id needs a cryptography package built with OpenSSL 3.2 or later: pip install -U cryptography"
             ) from error
     return derivation(secret)

@@ -1,8 +1,8 @@
 """The file of roots: blocks that are written, read back and zeroed in place.
 
-A header block, then two blocks for each slot; epoch ``e`` of a slot lives in its block ``e mod 2``, so that the new root
-stands beside the old one until the old one is zeroed. A block is 4,096 bytes and ends in a SHA-256 over what is before
-it, which tells a torn one. Nothing but zeros means: no root.
+A header block, then two blocks for each slot; epoch ``e`` of a slot lives in its block ``e mod 2``, so that the new
+root stands beside the old one until the old one is zeroed. A block is 4,096 bytes and ends in a SHA-256 over what is
+before it, which tells a torn one. Nothing but zeros means: no root.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from shredsaver.kms.roots import Anchor
 BLOCK: Final = 4096
 _DIGEST: Final = 32
 _ZEROS: Final = bytes(BLOCK)
+_CHUNK: Final = 256  # blocks read at once
 _HEADER_MAGIC: Final = b"shredsaver roots"
 _HEADER: Final = struct.Struct(f">16sHI16s{PARAMETERS_BYTES}s")  # magic, version, slots, deployment, passphrase
 _BLOCK_MAGIC: Final = b"ssroot\x00\x01"
@@ -93,9 +94,10 @@ class RootsFile:
 
     def scan(self) -> Iterator[Root]:
         """Every root in the file."""
-        for slot in range(self.slots + 1):
-            for half in (0, 1):
-                root = self._parse(os.pread(self._file, BLOCK, self._place(slot, half)))
+        for start in range(0, 2 * (self.slots + 1), _CHUNK):
+            chunk = os.pread(self._file, _CHUNK * BLOCK, BLOCK * (1 + start))
+            for place in range(0, len(chunk), BLOCK):
+                root = self._parse(chunk[place : place + BLOCK])
                 if root is not None:
                     yield root
 
@@ -213,6 +215,8 @@ def _finished(body: bytes) -> bytes:
 
 
 def _checked(block: bytes) -> bytes | None:
+    if block == _ZEROS:
+        return None
     body, digest = block[:-_DIGEST], block[-_DIGEST:]
     return body if len(block) == BLOCK and hashlib.sha256(body).digest() == digest else None
 

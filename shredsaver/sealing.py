@@ -148,9 +148,12 @@ def associated_data(
         raise ValueError(f"table {table} does not bind {len(columns)} columns")
     elements = (_FORMAT, deployment, customer, generation, scope, number, table, *columns)
     for position, element in enumerate(elements):
-        if isinstance(element, (bytes, str)):
+        kind = type(element)  # faster than isinstance, and this runs for every record
+        if kind is bytes or kind is str:
             continue
-        if type(element) is not int or not 0 <= element < 2**64:  # a bool is an int too, and no number here
+        if kind is int and 0 <= element < 2**64:  # type: ignore[operator] # a bool is an int too, and no number here
+            continue
+        if not isinstance(element, (bytes, str)):
             raise FormatError(f"associated data of table {table}: element {position} is not what a row can hold")
     try:
         data: bytes = msgpack.packb(elements)

@@ -11,7 +11,7 @@ import hmac
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -44,6 +44,9 @@ GET_ERASURE: Final = sql(
     "WHERE customer = ? AND generation >= ? ORDER BY generation LIMIT 1"
 )
 
+
+TOKENS: Final = 4096
+"""Ids whose tokens are remembered."""
 
 VERIFIED_ROWS: Final = 10_000
 """Rows whose MAC was checked and that are remembered byte by byte, so that an unchanged row is not checked again."""
@@ -87,13 +90,14 @@ class Core:
         self.secrets: DeploymentSecrets = keys.deployment()
         self.deployment = self.secrets.deployment
         self.clock = clock
+        self._token = lru_cache(TOKENS)(partial(token, self.secrets.lookup_key))
         self._verified: dict[bytes, tuple[Any, ...]] = {}
 
     # -- names ------------------------------------------------------------------------------------------------------
 
     def token(self, kind: str, identifier: str) -> bytes:
         """The token that stands for an id of this kind (``"customer"``, ``"thread"``, ``"run"``)."""
-        return token(self.secrets.lookup_key, kind, identifier)
+        return self._token(kind, identifier)
 
     # -- records ----------------------------------------------------------------------------------------------------
 

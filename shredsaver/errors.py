@@ -134,7 +134,7 @@ class KeyNotFoundError(KeyServiceError):
 
 
 class KeyVersionError(KeyServiceError):
-    """The customer's key was replaced by someone else in the meantime. Nothing was changed: load it again, and retry."""
+    """The key was replaced by someone else in the meantime. Nothing was changed: load it again, and retry."""
 
 
 class KeyStoreStaleError(KeyServiceError):

@@ -57,10 +57,22 @@ class ThreadMemory:
         self.manifests: OrderedDict[tuple[str, str], Mapping[str, Known]] = OrderedDict()
         self.elements: OrderedDict[bytes, int] = OrderedDict()
         self.runs: set[bytes] = set()
-
-    def size(self) -> int:
+        self.size = 1024
         """About how many bytes it holds."""
-        return sum(len(value.data) for value in self.values.values()) + sum(map(len, self.elements)) + 1024
+
+    def add_value(self, ns: str, channel: str, value: Value) -> None:
+        """Remembers a channel's latest value."""
+        before = self.values.get((ns, channel))
+        self.values[ns, channel] = value
+        self.size += len(value.data) - (len(before.data) if before else 0)
+
+    def add_element(self, element: bytes, number: int) -> None:
+        """Remembers a part by its content."""
+        if len(element) <= _ELEMENT_BYTES and element not in self.elements:
+            self.elements[element] = number
+            self.size += len(element)
+            if len(self.elements) > _ELEMENTS:
+                self.size -= len(self.elements.popitem(last=False)[0])
 
 
 class Memory:
@@ -114,19 +126,16 @@ class Memory:
         with self._lock:
             found = self._at(place)
             for channel, value in values.items():
-                found.values[ns, channel] = value
+                found.add_value(ns, channel, value)
             if manifest is not None:
                 found.manifests[ns, manifest[0]] = manifest[1]
                 if len(found.manifests) > _MANIFESTS:
                     found.manifests.popitem(last=False)
             for element, number in (elements or {}).items():
-                if len(element) <= _ELEMENT_BYTES:
-                    found.elements[element] = number
-            while len(found.elements) > _ELEMENTS:
-                found.elements.popitem(last=False)
+                found.add_element(element, number)
             if run is not None:
                 found.runs.add(run)
-            self._account(place.thread, found.size())
+            self._account(place.thread, found.size)
 
     def forget(self, thread: bytes) -> None:
         """Drops a thread."""

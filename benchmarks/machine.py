@@ -37,6 +37,7 @@ def facts(directory: Path) -> dict[str, Any]:
         "processor": _processor(),
         "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": _memory(),
+        "load_before": round(os.getloadavg()[0], 2),
         "disk_sync_ms": round(_disk_sync(directory) * 1000, 3),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from shredsaver.db.base import Begin, Commit, Plan, Statement, run
+from shredsaver.db.base import Begin, Plan, Statement, run
 from shredsaver.keytree import KeyTree
 from shredsaver.kms import open_key_service, schema
 from shredsaver.kms.wrapping import Wrapped, new_key, seal_secret, wrap
@@ -48,21 +48,19 @@ class ObservedKeys:
 
 
 def create_in_bulk(service: Any, customers: Sequence[bytes]) -> None:
-    """Makes keys as `create` does, row for row, but in one transaction: 100,000 would take minutes otherwise.
-
-    The first customer of each slot goes through `create`, which makes the slot's root.
-    """
+    """Makes keys as `create` does, row for row, but roots and rows many at once: it would take minutes otherwise."""
     secret = KeyTree.generate().to_bytes()
     by_slot: dict[int, list[bytes]] = {}
     for customer in customers:
         by_slot.setdefault(service._slot(customer), []).append(customer)
     wraps: list[tuple[Any, ...]] = []
     trees: list[tuple[Any, ...]] = []
+    service._database.run(partial(_add_slots, list(by_slot)))
+    service._rotation.run(by_slot)
     for slot, tokens in by_slot.items():
-        service.create(tokens[0], secret)
         epoch = service._look(tokens[0]).root
         root = service._roots.open(epoch)
-        for customer in tokens[1:]:
+        for customer in tokens:
             key, row = new_key(), Wrapped(slot, customer, 1, epoch.epoch, 1, b"")
             trees.append((customer, 1, seal_secret(service._store, key, row, secret)))
             done = wrap(service._store, root, key, row)
@@ -70,8 +68,16 @@ def create_in_bulk(service: Any, customers: Sequence[bytes]) -> None:
     service._database.run(partial(_insert, wraps, trees))
 
 
+def _add_slots(slots: list[int]) -> Plan[None]:
+    yield Begin("write")
+    yield from run(
+        Statement(schema.SLOT_ADD, [(slot, b"") for slot in slots], many=True),
+        Statement(schema.SLOT_BEGIN, [(slot,) for slot in slots], many=True),
+        commit=True,
+    )
+
+
 def _insert(wraps: list[tuple[Any, ...]], trees: list[tuple[Any, ...]]) -> Plan[None]:
     yield Begin("write")
     added = schema.WRAP_ADD._replace(sqlite=schema.WRAP_ADD.sqlite.partition(" RETURNING")[0])
-    yield from run(Statement(added, wraps, many=True), Statement(schema.TREE_PUT, trees, many=True))
-    yield Commit()
+    yield from run(Statement(added, wraps, many=True), Statement(schema.TREE_PUT, trees, many=True), commit=True)

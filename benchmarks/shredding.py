@@ -99,7 +99,7 @@ def populate(shredder: Any, keys: ObservedKeys, place: Place, count: int) -> Non
     tokens = [os.urandom(16) for _ in range(count)]
     create_in_bulk(keys.service, tokens)
     write_records(shredder.saver, CUSTOMER, 10)  # the tables are there
-    core = shredder._core
+    core = shredder._start().core
     rows = [core.customer_row(Customer(token, 1, "live", 1, ""), None) for token in tokens]
     with closing(sqlite3.connect(place.file)) as connection, connection:
         connection.executemany(

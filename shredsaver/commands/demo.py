@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from shredsaver.demo.report import Counts, Outcome, Report
 
 _WIDTH: Final = 100
-_ROWS: Final[tuple[tuple[str, Callable[[Counts], int]], ...]] = (
-    ("checkpoint rows", lambda counts: counts.checkpoint_rows),
-    ("pending-write rows", lambda counts: counts.write_rows),
-    ("store items", lambda counts: counts.store_keys),
-    ("= stored locations", lambda counts: counts.locations),
-)
 
 
 def demo(
@@ -97,8 +91,10 @@ def _table(report: Report) -> Table:
     def add(label: str, cells: Callable[[Outcome], Sequence[str]]) -> None:
         table.add_row(label, *cells(report.stock), "│", *cells(report.sealed))
 
-    for label, pick in _ROWS:
-        add(label, lambda side, pick=pick: [_number(pick(each)) for each in (side.before, side.cleared, side.erased)])
+    add("checkpoint rows", lambda side: [_number(each.checkpoint_rows) for each in _moments(side)])
+    add("pending-write rows", lambda side: [_number(each.write_rows) for each in _moments(side)])
+    add("store items", lambda side: [_number(each.store_keys) if side.store else "-" for each in _moments(side)])
+    add("= stored locations", lambda side: [_number(each.locations) for each in _moments(side)])
     add("the same, in a backup", _backups)
     add("snapshots to resume from", lambda side: [_number(each.resumable) for each in _moments(side)])
     add("a fork brings it back", _forks)

@@ -50,7 +50,8 @@ class Person:
 
     def remember(self, text: str) -> None:
         """Keeps a note in the store."""
-        self._store.put(self._namespace, ITEM, {"note": text})
+        if self._store is not None:
+            self._store.put(self._namespace, ITEM, {"note": text})
 
     def clear(self) -> None:
         """Removes all messages from the state, as LangGraph's documentation says."""
@@ -64,7 +65,7 @@ class Person:
         """Counts where a text can be opened through the public API; a shredded customer gives nothing."""
         try:
             tuples = list(self._saver.list(self.config))
-            items = self._store.search(self._namespace, limit=1000)
+            items = self._store.search(self._namespace, limit=1000) if self._store is not None else []
             return Counts(
                 checkpoint_rows=sum(secret in repr((row.checkpoint, row.metadata)) for row in tuples),
                 write_rows=sum(secret in repr(write) for row in tuples for write in row.pending_writes or ()),
@@ -81,7 +82,7 @@ class Person:
 
     def knows(self, *texts: str) -> bool:
         """Whether the latest state and the store item hold all of the texts between them."""
-        item = self._store.get(self._namespace, ITEM)
+        item = self._store.get(self._namespace, ITEM) if self._store is not None else None
         known = repr((self._agent.get_state(self.config).values, item and item.value))
         return all(text in known for text in texts)
 

@@ -21,7 +21,7 @@ class Opened(NamedTuple):
     """One database in use."""
 
     saver: BaseCheckpointSaver[Any]
-    store: BaseStore
+    store: BaseStore | None
 
 
 class Side(Protocol):
@@ -75,7 +75,8 @@ class StockSide:
     def erase(self, customer: str, thread: str, item: str) -> None:
         """Deletes the thread and the store item."""
         self.opened.saver.delete_thread(thread)
-        self.opened.store.delete(("users", customer), item)
+        if self.opened.store is not None:
+            self.opened.store.delete(("users", customer), item)
 
     def raw(self) -> Iterable[bytes]:
         """The bytes of the database's files."""
@@ -101,7 +102,7 @@ class SealedSide:
         self._database = database
         self._keys = keys
         self._shredder = shredder
-        self.opened = Opened(shredder.saver, shredder.store)
+        self.opened = _both(shredder)
 
     @classmethod
     @contextmanager
@@ -128,7 +129,11 @@ class SealedSide:
     def reopen(self, copy: Path) -> Iterator[Opened]:
         """Opens a copy with the key service as it is now."""
         with Shredder.open(str(copy), keys=self._keys) as shredder:
-            yield Opened(shredder.saver, shredder.store)
+            yield _both(shredder)
+
+
+def _both(shredder: Shredder) -> Opened:
+    return Opened(shredder.saver, getattr(shredder, "store", None))
 
 
 def _path_of(database: str) -> Path | None:

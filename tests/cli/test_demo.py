@@ -7,11 +7,13 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from shredsaver import Shredder
 from shredsaver.commands import app
 from shredsaver.demo.experiment import run_demo
 from shredsaver.demo.person import Person, refused
@@ -21,6 +23,8 @@ from shredsaver.errors import CustomerShreddedError, KeyServiceUnavailableError
 from tests.support.backends import Backend
 
 TIMEOUT = 120
+STORE = int(hasattr(Shredder, "store"))
+KEPT = replace(FOUND, store_keys=STORE)
 
 
 def run(*arguments: str, blocked: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -45,8 +49,8 @@ def test_as_a_process_for_machines() -> None:
     assert report["failed"] == []
     twenty = {"checkpoint_rows": 18, "write_rows": 1, "store_keys": 1, "resumable": 17}
     nothing = dict.fromkeys(twenty, 0)
-    for side in ("stock", "shredsaver"):
-        assert report[side]["before"] == report[side]["cleared"] == report[side]["backup_before"] == twenty
+    for side, kept in (("stock", twenty), ("shredsaver", {**twenty, "store_keys": STORE})):
+        assert report[side]["before"] == report[side]["cleared"] == report[side]["backup_before"] == kept
         assert report[side]["erased"] == nothing
         assert report[side]["fork_before"] is True
         assert report[side]["other_goes_on"] is True
@@ -58,28 +62,41 @@ def test_as_a_process_for_machines() -> None:
     assert report["shredsaver"]["refused"] == report["shredsaver"]["attempted"]
 
 
-def test_as_a_process_for_people() -> None:
+@pytest.fixture(scope="module")
+def printed() -> list[str]:
+    """The lines that the demo prints for people."""
     done = subprocess.run(
         [sys.executable, "-m", "shredsaver", "demo"], check=False, capture_output=True, text=True, timeout=TIMEOUT
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    rows = {line.split("  ")[0].strip(): line.replace("│", " ").split()[-6:] for line in done.stdout.splitlines()}
+    return done.stdout.splitlines()
+
+
+def test_as_a_process_for_people(printed: list[str]) -> None:
+    rows = {line.split("  ")[0].strip(): line.replace("│", " ").split()[-6:] for line in printed}
     assert rows["checkpoint rows"] == ["18", "18", "0", "18", "18", "0"]
     assert rows["pending-write rows"] == ["1", "1", "0", "1", "1", "0"]
-    assert rows["store items"] == ["1", "1", "0", "1", "1", "0"]
-    assert rows["= stored locations"] == ["20", "20", "0", "20", "20", "0"]
-    assert rows["the same, in a backup"][-4:] == ["20", "20", "20", "0"]
+    kept = str(19 + STORE)
+    assert rows["store items"] == ["1", "1", "0", *(["1", "1", "0"] if STORE else ["-"] * 3)]
+    assert rows["= stored locations"] == ["20", "20", "0", kept, kept, "0"]
+    assert rows["the same, in a backup"][-4:] == ["20", "20", kept, "0"]
     assert rows["snapshots to resume from"] == ["17", "17", "0", "17", "17", "0"]
     assert rows["readable in the raw files"][-3:] == ["no", "no", "no"]
-    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert max(map(len, printed)) <= 100
+
+
+def test_the_readme_shows_what_the_demo_prints(printed: list[str]) -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    shown = [line.split() for line in readme.splitlines() if "│" in line]
+    assert shown == [line.split() for line in printed if "│" in line]
 
 
 def test_on_every_backend_and_again_in_the_same_database(backend: Backend, keys: str) -> None:
     for _ in range(2):
         report = run_demo(backend.url, keys)
         assert not report.failed
-        assert report.sealed.before == FOUND
+        assert report.sealed.before == KEPT
         assert report.sealed.erased == GONE
 
 

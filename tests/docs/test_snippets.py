@@ -53,14 +53,15 @@ def commands(block: Block) -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("shredsaver ")]
 
 
-def test_fences_are_closed_and_named() -> None:
+def test_fences_are_closed() -> None:
     for page in PAGES:
         fences = re.findall(r"^```.*$", page.read_text(encoding="utf-8"), re.MULTILINE)
         assert len(fences) == 2 * len(blocks(page)), page
-        assert all(block.language for block in blocks(page)), page
 
 
-@pytest.mark.parametrize("page", filter(runnable, PAGES), ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if runnable(page)], ids=lambda page: str(page.relative_to(ROOT))
+)
 def test_a_page_does_what_it_says(
     page: Path,
     tmp_path: Path,

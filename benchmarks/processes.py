@@ -13,9 +13,10 @@ from .results import Result
 from .suite import Bench, benchmark
 
 MEGABYTES = 1e-6
+MESSAGES = 20
 
 
-def run(contender: Contender, place: Place, probe: str, *, killed: bool = False) -> str:
+def run(contender: Contender, place: Place, probe: str, size: int, *, killed: bool = False) -> str:
     """Runs a probe and gives what it printed.
 
     Raises:
@@ -29,6 +30,7 @@ def run(contender: Contender, place: Place, probe: str, *, killed: bool = False)
         str(place.directory),
         place.dsn or "",
         probe,
+        str(size),
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(one for one in sys.path if one)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
@@ -41,15 +43,16 @@ def run(contender: Contender, place: Place, probe: str, *, killed: bool = False)
 def memory(bench: Bench) -> Iterator[Result]:
     """Peak resident memory of a process that does nothing else."""
     baseline = PLAIN[bench.backend]
-    for probe, case in (
-        ("memory-thread", "a thread of 1,000 messages, written and read"),
-        ("memory-large", "a value of 10 MB, written three times and read"),
+    count, megabytes = bench.pick(50, 1000, 1000), bench.pick(1, 10, 10)
+    for probe, case, size in (
+        ("memory-thread", f"a thread of {count:,} messages, written and read", count),
+        ("memory-large", f"a value of {megabytes} MB, written three times and read", megabytes * 1_000_000),
     ):
         peaks: dict[str, list[float]] = {"ours": [], "theirs": []}
         for _ in range(bench.pick(1, 1, 4)):
             for name, one in (("ours", bench.ours), ("theirs", baseline)):
                 place = bench.place()
-                peaks[name].append(int(run(one, place, probe)))
+                peaks[name].append(int(run(one, place, probe, size)))
                 bench.discard(place)
         yield bench.result("peak memory", case, baseline.name, "MB", peaks["ours"], peaks["theirs"], MEGABYTES)
 
@@ -64,9 +67,11 @@ def killed(bench: Bench) -> Iterator[Result]:
 
 
 def _lost(contender: Contender, place: Place) -> int:
-    last = run(contender, place, "kill", killed=True)
+    last = run(contender, place, "kill", MESSAGES, killed=True)
     with contender.opened(place) as saver:
         found = saver.get_tuple({"configurable": {"thread_id": KILLED_THREAD, "checkpoint_ns": ""}})
     return int(
-        found is None or found.checkpoint["id"] != last or len(found.checkpoint["channel_values"]["messages"]) != 20
+        found is None
+        or found.checkpoint["id"] != last
+        or len(found.checkpoint["channel_values"]["messages"]) != MESSAGES
     )

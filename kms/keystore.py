@@ -90,7 +90,9 @@ class StoredKeyService:
         step("identified")
         roots.attach(self._store.deployment, fresh=fresh)
         self._rotation = Rotation(database, roots, self._store, durable)
-        anchors = roots.check(database.run(rows.claimed))
+        with roots.exclusive():
+            # Else a rotation in between makes the key store look older than its roots.
+            anchors = roots.check(database.run(rows.claimed))
         database.run(partial(rows.compare, anchors))
         try:
             self.resume()

@@ -82,6 +82,14 @@ class RootsFile:
         draft.rename(path)
         sync_directory(path.parent)
 
+    @classmethod
+    def slots_of(cls, path: Path) -> int:
+        """Number of slots of a file."""
+        file = cls(path)
+        file.close()
+        slots: int = file.slots
+        return slots
+
     def read(self, slot: int, epoch: int) -> Root | None:
         """The root of an epoch; None if it is not there, or torn."""
         root = self._parse(os.pread(self._file, BLOCK, self._place(slot, epoch)))
@@ -120,17 +128,14 @@ class RootsFile:
         """Overwrites roots, whole or torn, with zeros, given by slot and epoch.
 
         Raises:
-            KeyServiceError: The half holds another epoch, or the file did not keep the zeros.
+            KeyServiceError: The file did not keep the zeros.
         """
         due = []
         for slot, epoch in places:
             there = self._parse(os.pread(self._file, BLOCK, self._place(slot, epoch)))
-            if there is not None and there.epoch != epoch:
-                # The half was reused, which only happens after this epoch had been zeroed.
-                if there.epoch < epoch:
-                    raise KeyServiceError(f"slot {slot} holds epoch {there.epoch} where {epoch} was to be destroyed")
-                continue
-            due.append((slot, epoch, _ZEROS))
+            # A newer one in the half's place was only written after this one had been zeroed.
+            if there is None or there.epoch <= epoch:
+                due.append((slot, epoch, _ZEROS))
         self._put(due, "roots-file-erase")
 
     def close(self) -> None:
@@ -184,6 +189,32 @@ class RootsFile:
         if deployment != self.deployment:
             raise ConfigurationError(f"{self.path} holds a root of another deployment: files were mixed up")
         return Root(slot, epoch, Anchor(length, head), key[:size])
+
+
+def copy_roots(source: Path, target: Path) -> None:
+    """Makes a file of roots equal to another, block by block in place, so that no root of the old content stays.
+
+    Raises:
+        KeyServiceError: The file did not keep what was written.
+    """
+    blocks = 1 + 2 * (RootsFile.slots_of(source) + 1)
+    good = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+    copy = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        for place in range(blocks):
+            block = os.pread(good, BLOCK, place * BLOCK)
+            if os.pread(copy, BLOCK, place * BLOCK) != block:
+                step("roots-file-copy")
+                _write(copy, block, place * BLOCK)
+        os.ftruncate(copy, blocks * BLOCK)
+        _sync(copy)
+        for place in range(blocks):
+            if os.pread(copy, BLOCK, place * BLOCK) != os.pread(good, BLOCK, place * BLOCK):
+                raise KeyServiceError(f"{target} did not keep what was written: the disk or file system is failing")
+    finally:
+        os.close(good)
+        os.close(copy)
+    sync_directory(target.parent)
 
 
 def seal_root(cipher_key: bytes, deployment: bytes, slot: int, epoch: int, root: bytes) -> bytes:

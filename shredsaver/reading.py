@@ -241,13 +241,13 @@ class Reader:
             yield Begin("read")
             threads, checkpoints, writes = yield from run(Statement(GET_THREAD, (ref.thread,)), *statements)
             found = yield from self.enter(ref, threads.rows, running=running)
-            if checkpoints.rows:
-                row = CheckpointRow(*checkpoints.rows[0])
-                if found is None or row.generation != found.place.generation:
-                    # A row of a generation that was shredded: said so, never passed over as if it were not there.
-                    owner = found.customer if found else self.core.customer(threads.rows[0][8:14])
-                    raise (yield from self.core.refusal(owner, row.generation))
-            if found is None or not checkpoints.rows:
+            row = CheckpointRow(*checkpoints.rows[0]) if checkpoints.rows else None
+            if row and checkpoint_id and threads.rows and (not found or row.generation != found.place.generation):
+                # Asked for by its id, a row of a generation that was shredded is said to be so; without an id the
+                # thread of a customer who came back starts empty, whether its old rows were purged or not.
+                owner = found.customer if found else self.core.customer(threads.rows[0][8:14])
+                raise (yield from self.core.refusal(owner, row.generation))
+            if found is None or row is None:
                 yield Rollback()
                 return None
             tree = self.core.tree(found.customer)

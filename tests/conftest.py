@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,11 +26,19 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory for database and keys: in memory where there is such a place, as every commit is an fsync."""
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(prefix="shredsaver-", dir=memory if os.access(memory, os.W_OK) else None) as made:
+        yield Path(made)
+
+
 @pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]:
+def backend(request: pytest.FixtureRequest, home: Path) -> Iterator[Backend]:
     """An empty database."""
     if request.param == "sqlite":
-        directory = tmp_path / "database"
+        directory = home / "database"
         directory.mkdir()
         yield SqliteBackend(directory / "atlas.sqlite")
         return
@@ -40,9 +50,9 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backend]
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> str:
+def keys(home: Path) -> str:
     """URI of a key directory that nobody has made yet."""
-    return f"file:{tmp_path / 'keys'}"
+    return f"file:{home / 'keys'}"
 
 
 @pytest.fixture(params=["sync", "async"])

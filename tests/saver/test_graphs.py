@@ -13,7 +13,6 @@ from tests.support.graphs import ORDERED, UNORDERED, Run
 from tests.support.views import name_checkpoints, plain, stored
 
 
-
 def observe(name: str, call: Caller, saver: Any, durability: str) -> tuple[list[Any], list[Any]]:
     """What a scenario's caller saw, and all that it left in the saver."""
     run = Run(call, saver, durability)

@@ -11,6 +11,8 @@ from decimal import Decimal
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 
 def word(label: str) -> str:
     """A text that occurs nowhere else. Its label is in no form of it, so that a hit can be told."""
@@ -22,7 +24,7 @@ def _base64_forms(data: bytes) -> set[bytes]:
     forms = set()
     for shift in range(3):
         encoded = base64.b64encode(b"\0" * shift + data + b"\0" * 3)
-        forms.add(encoded[4 if shift else 0 :][: len(data) * 4 // 3 - 4])
+        forms.add(encoded[-(-8 * shift // 6) : 8 * (shift + len(data)) // 6])  # the digits that data alone decides
     return {form for one in forms for form in (one, one.replace(b"+", b"-").replace(b"/", b"_"))}
 
 
@@ -70,15 +72,26 @@ def values_of_every_type(label: str) -> dict[str, Any]:
     }
 
 
+def _starts(data: bytes) -> set[int]:
+    """The eight bytes at each offset, as numbers."""
+    found: set[int] = set()
+    for offset in range(8):
+        found.update(np.frombuffer(data, "<u8", (len(data) - offset) // 8, offset).tolist())
+    return found
+
+
 def search(places: Mapping[str, bytes], canaries: Mapping[str, Any]) -> set[tuple[str, str]]:
     """Which canary is found where: pairs of label and place."""
-    return {
-        (label, place)
-        for label, value in canaries.items()
-        for form in forms(value)
-        for place, data in places.items()
-        if form in data
-    }
+    wanted = [(label, form) for label, value in canaries.items() for form in forms(value)]
+    assert min(len(form) for _, form in wanted) >= 8
+    found = set()
+    for place, data in places.items():
+        # Most forms begin with eight bytes that occur nowhere: only the others are looked for at length.
+        starts = _starts(data)
+        for label, form in wanted:
+            if int.from_bytes(form[:8], "little") in starts and form in data:
+                found.add((label, place))
+    return found
 
 
 def labels(found: Iterable[tuple[str, str]]) -> set[str]:

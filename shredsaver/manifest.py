@@ -188,8 +188,9 @@ def index(
             oldest = ranges[: 2 * RANGES_INDEXED]
             del ranges[: 2 * RANGES_INDEXED]
             content = _INDEX_MARK + msgpack.packb(oldest)
-            number = existing.get(content)
-            filled[content] = add(content) if number is None else number
+            if content not in filled:
+                number = existing.get(content)
+                filled[content] = add(content) if number is None else number
             if depth + 1 == len(levels):
                 levels.append([])
             extend(levels[depth + 1], (filled[content],))

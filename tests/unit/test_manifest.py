@@ -97,6 +97,18 @@ def test_a_channel_read_back_goes_on_as_the_one_in_memory() -> None:
     assert split("msgpack", data, again, {}, 9000)[1] == split("msgpack", data, value, {}, 9000)[1] == [element(5000)]
 
 
+def test_a_value_that_repeats_itself_repeats_no_index_part() -> None:
+    channel, _ = appended(3, gap=1)
+    body = channel.value.data[5:] * 1000 if channel.value else b""
+    new = channel.put(b"\xdd" + (3000).to_bytes(4) + body)
+    assert len(contents(new)) <= 3
+    assert len(set(new)) == len(new)
+    entry = current(channel)
+    named = {number for ranges in entry.levels[1:] for run in runs(ranges) for number in run}
+    assert channel.value is not None
+    assert named <= set(channel.value.indexes.values())
+
+
 @given(st.lists(st.integers(16, 40), max_size=60), st.integers(0, 60))
 def test_ranges_name_the_numbers_they_were_made_of(numbers: list[int], count: int) -> None:
     ranges: list[int] = []

@@ -267,7 +267,8 @@ def test_an_unchanged_value_is_the_same_object() -> None:
         ([1, "two", HumanMessage("Hi"), 3], 3),
         ([0.5] * 1536, 1),
         (list(range(-1000, 5000)), 1),
-        ([None, True, 2**40, -(2**40), 0.25] * 500, 1),
+        ([None, True, False, -1, -33, -(2**10), -(2**20), -(2**63) + 0xA1A1A1A1A1] * 50, 1),
+        ([1, 0xA1, 0xA1A1, 0xA1A1A1A1, 0xA1A1A1A1A1A1, -1.9372846e-9] * 50, 1),
         ([*range(500), "text"], 2),
         ([[0.5] * 100] * 3, 3),
         ("x" * 100_000, 1),
@@ -280,6 +281,53 @@ def test_what_is_cut(value: Any, cut: int) -> None:
     channel.put(dumps(value))
     assert channel.value is not None
     assert len(channel.value.numbers) == cut
+
+
+def test_an_element_is_a_part_from_128_bytes_on() -> None:
+    for size, cut in ((127, 1), (128, 2)):
+        element = "e" * (size - 2)
+        assert len(ormsgpack.packb(element)) == size
+        channel = Channel()
+        channel.put(ormsgpack.packb([element, "rest " * 20]))
+        assert channel.value is not None
+        assert (len(channel.value.numbers) or 1) == cut
+
+
+def test_an_element_that_is_a_part_is_not_merged_with_what_follows() -> None:
+    channel = Channel()
+    channel.put(ormsgpack.packb(["e" * 126, "e" * 126]))
+    new = channel.put(ormsgpack.packb(["e" * 126, "e" * 126, "f" * 100, "g" * 100]))
+    assert new == [ormsgpack.packb("f" * 100) + ormsgpack.packb("g" * 100)]
+
+
+def test_one_small_element_changes() -> None:
+    channel = Channel()
+    items = [f"{i:05d} short" for i in range(1000)]
+    parts_before = len(channel.put(dumps(items)))
+    items[500] = "another, longer one"
+    assert len(channel.put(dumps(items))) <= 2
+    del items[200]
+    assert len(channel.put(dumps(items))) <= 1
+    items.insert(700, "a new one")
+    assert len(channel.put(dumps(items))) <= 2
+    assert channel.value is not None
+    assert len(channel.value.numbers) <= parts_before + 2
+
+
+def test_an_end_that_is_equal_but_inside_an_element() -> None:
+    channel = Channel()
+    one, two, three = (f"{i} text " * 40 for i in range(3))
+    channel.put(dumps([one, two]))
+    assert channel.put(dumps([one, [three, two]])) == [dumps([three, two])]
+    channel.put(dumps([three, two]))
+    assert channel.put(dumps([[one, three, two]])) == [dumps([one, three, two])]
+
+
+def test_a_map_and_an_array_of_the_same_bytes() -> None:
+    channel = Channel()
+    words = [f"{i} word " * 30 for i in range(6)]
+    assert len(channel.put(dumps(dict(zip(words[::2], words[1::2], strict=True))))) == 3
+    assert len(channel.put(dumps(words))) == 6
 
 
 @pytest.mark.parametrize("size", [10, 60, 110])

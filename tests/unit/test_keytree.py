@@ -268,6 +268,15 @@ def test_the_reader_accepts_what_the_failing_cases_are_made_from() -> None:
     assert KeyTree.from_bytes(packed((2, 0), (1, 2**63))).to_bytes() == packed((2, 0), (1, 2**63))
 
 
+@pytest.mark.parametrize(("nodes", "length"), [(6, 256), (799, 65_536)])
+def test_lengths_at_a_power_of_two(nodes: int, length: int) -> None:
+    """Six nodes leave just the one byte of padding; 799 fill 32 KiB to the last byte, so the padding doubles it."""
+    data = packed(*((64, 2 * i) for i in range(nodes)))
+    assert len(data) == length
+    assert KeyTree.from_bytes(data).to_bytes() == data
+    assert KeyTree.from_bytes(data).derive(0, 2) == ROOT
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -1,6 +1,7 @@
-"""Connections to PostgreSQL and their pools: how they are set up, and how one pipeline is sent on each kind.
+"""Connections to PostgreSQL: how they are set up, and how one pipeline is sent on each kind.
 
-The blocking and the awaiting half of this module are the only twins of the driver; both are as thin as they can be.
+A connection stays in pipeline mode. Leaving it, psycopg sends a Flush behind the Sync, and a server that gets one then
+does not start its ``idle_in_transaction_session_timeout``.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import psycopg
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import ExecStatus
 from psycopg.types.numeric import Int8BinaryDumper
-from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from shredsaver.db.pg_errors import ServerSilentError
 from shredsaver.db.pg_session import Query, Reply
@@ -45,23 +45,31 @@ def _bounded(steps: Generator[Any, Any, R], connection: Any) -> Generator[Any, A
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
-    """A blocking connection that gives up on a silent server."""
+    """A blocking connection, in pipeline mode for good, that gives up on a silent server."""
 
     answer_timeout = 60.0
+    stream: psycopg.Pipeline
 
     def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """See `psycopg.Connection.wait`; raises `ServerSilentError` after ``answer_timeout`` seconds."""
         return super().wait(_bounded(gen, self), *args, **kwargs)
 
+    def __del__(self, *_: Any) -> None:
+        """Says nothing: a pooled connection may end with its process, and closes by itself."""
+
 
 class AsyncConnection(psycopg.AsyncConnection[tuple[Any, ...]]):
-    """An awaiting connection that gives up on a silent server."""
+    """An awaiting connection, in pipeline mode for good, that gives up on a silent server."""
 
     answer_timeout = 60.0
+    stream: psycopg.AsyncPipeline
 
     async def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
         """See `psycopg.AsyncConnection.wait`; raises `ServerSilentError` after ``answer_timeout`` seconds."""
         return await super().wait(_bounded(gen, self), *args, **kwargs)
+
+    def __del__(self, *_: Any) -> None:
+        """Says nothing: a pooled connection may end with its event loop, and closes by itself."""
 
 
 def _adapters() -> AdaptersMap:
@@ -73,77 +81,85 @@ def _adapters() -> AdaptersMap:
 
 def _options(target: Target) -> dict[str, Any]:
     return {
-        "kwargs": {
-            "autocommit": True,  # transactions begin and end where plans say
-            "prepare_threshold": _PREPARE_AFTER if target.prepare else None,
-            "context": _adapters(),
-        },
-        "min_size": min(1, target.pool_size),
-        "max_size": target.pool_size,
-        "timeout": target.timeout,
-        "open": False,
+        "autocommit": True,  # transactions begin and end where plans say
+        "prepare_threshold": _PREPARE_AFTER if target.prepare else None,
+        "context": _adapters(),
     }
 
 
-def _configure(target: Target, connection: Any) -> None:
+def connect(target: Target) -> Connection:
+    """A new connection, blocking."""
+    connection = Connection.connect(target.conninfo, **_options(target))
     connection.answer_timeout = target.answer_timeout
     connection.prepared_max = _MAX_PREPARED
+    connection.stream = connection._pipeline = psycopg.Pipeline(connection)
+    connection.stream.__enter__()
+    return connection
 
 
-def blocking_pool(target: Target) -> ConnectionPool[Connection]:
-    """A pool for threads, opened."""
-
-    def configure(connection: Connection) -> None:
-        _configure(target, connection)
-
-    pool = ConnectionPool(target.conninfo, connection_class=Connection, configure=configure, **_options(target))
-    pool.open()
-    return pool
-
-
-def awaiting_pool(target: Target) -> AsyncConnectionPool[AsyncConnection]:
-    """A pool for the running event loop, to be opened in it."""
-
-    async def configure(connection: AsyncConnection) -> None:
-        _configure(target, connection)
-
-    return AsyncConnectionPool(
-        target.conninfo, connection_class=AsyncConnection, configure=configure, **_options(target)
-    )
-
-
-def connect_once(target: Target) -> Connection:
-    """A connection outside any pool: it fails at once, and says why."""
-    connection = Connection.connect(target.conninfo, **_options(target)["kwargs"])
-    _configure(target, connection)
+async def aconnect(target: Target) -> AsyncConnection:
+    """A new connection for the running event loop."""
+    connection = await AsyncConnection.connect(target.conninfo, **_options(target))
+    connection.answer_timeout = target.answer_timeout
+    connection.prepared_max = _MAX_PREPARED
+    connection.stream = connection._pipeline = psycopg.AsyncPipeline(connection)
+    await connection.stream.__aenter__()
     return connection
 
 
 def send(connection: Connection, queries: Sequence[Query]) -> list[Reply]:
-    """Sends all in one pipeline and waits for all answers: one round trip."""
+    """Sends all in one pipeline and waits for all answers: one round trip.
+
+    Raises:
+        psycopg.Error: What the first statement that failed met; none behind it was run.
+    """
     cursors = []
-    with connection.pipeline():
+    failure: psycopg.Error | None = None
+    try:
         for text, params, many in queries:
             cursor = connection.cursor(binary=True)
+            cursors.append(cursor)
             if many:
                 cursor.executemany(text, params)
             else:
                 cursor.execute(text, params or None)
-            cursors.append(cursor)
+    except psycopg.Error as error:
+        failure = error
+    while True:
+        try:
+            connection.stream.sync()
+        except psycopg.Error as error:
+            failure = failure or error
+        if connection.closed or not connection.stream.result_queue:
+            break
+    if failure is not None:
+        raise failure
     return [Reply(cursor.fetchall() if _has_rows(cursor) else [], *_outcome(cursor)) for cursor in cursors]
 
 
 async def asend(connection: AsyncConnection, queries: Sequence[Query]) -> list[Reply]:
     """As `send`, awaiting."""
     cursors = []
-    async with connection.pipeline():
+    failure: psycopg.Error | None = None
+    try:
         for text, params, many in queries:
             cursor = connection.cursor(binary=True)
+            cursors.append(cursor)
             if many:
                 await cursor.executemany(text, params)
             else:
                 await cursor.execute(text, params or None)
-            cursors.append(cursor)
+    except psycopg.Error as error:
+        failure = error
+    while True:
+        try:
+            await connection.stream.sync()
+        except psycopg.Error as error:
+            failure = failure or error
+        if connection.closed or not connection.stream.result_queue:
+            break
+    if failure is not None:
+        raise failure
     return [Reply(await cursor.fetchall() if _has_rows(cursor) else [], *_outcome(cursor)) for cursor in cursors]
 
 
@@ -160,45 +176,3 @@ def _has_rows(cursor: psycopg.Cursor[Any] | psycopg.AsyncCursor[Any]) -> bool:
 
 def _outcome(cursor: _Cursor) -> tuple[int, str]:
     return max(cursor.rowcount, 0), cursor.statusmessage or ""
-
-
-def acquire(pool: ConnectionPool[Connection], *, check: bool) -> Connection:
-    """A connection; with ``check`` one that answered just now."""
-    while True:
-        connection = pool.getconn()
-        if not check:
-            return connection
-        try:
-            pool.check_connection(connection)
-        except psycopg.Error:
-            release(pool, connection, broken=True)
-        else:
-            return connection
-
-
-async def aacquire(pool: AsyncConnectionPool[AsyncConnection], *, check: bool) -> AsyncConnection:
-    """As `acquire`, awaiting."""
-    while True:
-        connection = await pool.getconn()
-        if not check:
-            return connection
-        try:
-            await pool.check_connection(connection)
-        except psycopg.Error:
-            await arelease(pool, connection, broken=True)
-        else:
-            return connection
-
-
-def release(pool: ConnectionPool[Connection], connection: Connection, *, broken: bool) -> None:
-    """Gives a connection back; the pool makes a new one for a broken one."""
-    if broken:
-        connection.close()
-    pool.putconn(connection)
-
-
-async def arelease(pool: AsyncConnectionPool[AsyncConnection], connection: AsyncConnection, *, broken: bool) -> None:
-    """As `release`, awaiting."""
-    if broken:
-        await connection.close()
-    await pool.putconn(connection)

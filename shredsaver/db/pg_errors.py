@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final, Literal
 
 import psycopg
-from psycopg_pool import PoolClosed, PoolTimeout
 
 from shredsaver.errors import DatabaseUnavailableError
 
@@ -30,7 +29,8 @@ _ADVICE: Final = {
     "42P05": "a prepared statement is in the way: behind a pooler that shares connections between transactions, open "
     "the database with prepare=False",
     "42501": "the role lacks a right: let the role that owns the schema GRANT it (docs/howto/postgres.md)",
-    "42P01": "a table is missing: run `shredsaver init` with a role that may create tables",
+    "42P01": "a table is missing: run `shredsaver init` with a role that may create tables, and GRANT this role USAGE "
+    "on the schema",
     "3D000": "create the database first",
     "53300": "raise max_connections, lower pool_size, or put a pooler in front",
     "55P03": "another transaction held its lock for too long; call again",
@@ -42,6 +42,14 @@ class ServerSilentError(psycopg.OperationalError):
     """The server did not answer in time."""
 
 
+class PoolBusyError(psycopg.OperationalError):
+    """Every connection of a pool stayed in use."""
+
+
+class PoolClosedError(psycopg.OperationalError):
+    """The pool was closed."""
+
+
 class StandbyError(psycopg.OperationalError):
     """The server is a standby: what it says about who was shredded can be out of date."""
 
@@ -51,7 +59,7 @@ def trouble(error: psycopg.Error, *, closed: bool) -> Trouble:
     state = error.sqlstate
     if state in _CONFLICTS:
         return "conflict"
-    if isinstance(error, PoolTimeout | PoolClosed):
+    if isinstance(error, PoolBusyError | PoolClosedError):
         return "other"
     if closed or state in _LOST or (state or "").startswith("08"):
         return "lost"
@@ -62,12 +70,11 @@ def trouble(error: psycopg.Error, *, closed: bool) -> Trouble:
 
 def translate(location: str, error: psycopg.Error) -> DatabaseUnavailableError:
     """The library's error for one of the driver's. Raise it ``from None``: the driver's own may quote a row."""
-    if isinstance(error, PoolClosed):
+    if isinstance(error, PoolClosedError):
         return DatabaseUnavailableError(f"the database {location} was closed: open it again")
-    if isinstance(error, PoolTimeout):
+    if isinstance(error, PoolBusyError):
         return DatabaseUnavailableError(
-            f"no connection to the database {location} became free or could be made in time: call again, raise "
-            "pool_size, or see whether the server is up",
+            f"no connection to the database {location} became free in time: call again, or raise pool_size",
             retryable=True,
         )
     state = error.sqlstate

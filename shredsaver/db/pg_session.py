@@ -11,10 +11,11 @@ and the rows behind it are of one moment. A writing plan runs at READ COMMITTED:
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Generator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import psycopg
 
@@ -22,6 +23,8 @@ from shredsaver.db.base import Begin, Call, Commit, Effect, PlanFactory, Result,
 from shredsaver.db.pg_errors import StandbyError, translate, trouble
 from shredsaver.db.pg_url import Target
 from shredsaver.errors import DatabaseUnavailableError
+
+Reason = Literal["conflict", "lost", "unreachable"]
 
 _BEGIN: Final = {
     "read": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
@@ -35,8 +38,7 @@ _SETTINGS: Final = (
     "set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on' "
     "ELSE current_setting('synchronous_commit') END, true), pg_is_in_recovery()"
 )
-_MAX_CONFLICTS: Final = 20
-_MAX_LOSSES: Final = 3
+_MOST: Final[dict[Reason, float]] = {"conflict": 20, "lost": 3, "unreachable": math.inf}
 _LONGEST_PAUSE: Final = 1.0  # seconds
 
 
@@ -89,38 +91,34 @@ Steps = Generator[Step, Any, T]
 class _AgainError(Exception):
     """The attempt failed in a way that another may not."""
 
-    def __init__(self, failure: DatabaseUnavailableError, *, lost: bool) -> None:
+    def __init__(self, failure: DatabaseUnavailableError, reason: Reason) -> None:
         super().__init__()
         self.failure = failure
-        self.lost = lost
+        self.reason = reason
 
 
 def drive(factory: PlanFactory[T], target: Target) -> Steps[T]:
     """Runs a plan, again where that can help, and gives its result.
 
     Serialization failures and deadlocks are repeated with growing random pauses, lost connections on another one, both
-    a bounded number of times and no longer than ``target.timeout``. A connection can be lost while the answer to a
-    COMMIT is on its way, so a plan may be repeated although it was committed: plans are written to bear that.
+    a bounded number of times; a server that cannot be reached is asked again; all no longer than ``target.timeout``. A
+    connection can be lost while the answer to a COMMIT is on its way, so a plan may be repeated although it was
+    committed: plans are written to bear that.
 
     Raises:
         DatabaseUnavailableError: It did not help.
     """
     started = time.monotonic()
-    conflicts = losses = 0
+    met = dict.fromkeys(_MOST, 0)
     while True:
         try:
-            return (yield from _attempt(factory, _Session(target, check=losses > 0)))
+            return (yield from _attempt(factory, _Session(target, check=met["lost"] > 0)))
         except _AgainError as error:
             again = error
-        if again.lost:
-            losses += 1
-            bounded = losses <= _MAX_LOSSES
-        else:
-            conflicts += 1
-            bounded = conflicts <= _MAX_CONFLICTS
-        if not bounded or time.monotonic() - started > target.timeout:
+        met[again.reason] += 1
+        if met[again.reason] > _MOST[again.reason] or time.monotonic() - started > target.timeout:
             raise again.failure from None
-        longest = min(_LONGEST_PAUSE, 0.005 * 2 ** (conflicts + losses))
+        longest = min(_LONGEST_PAUSE, 0.005 * 2 ** min(sum(met.values()), 10))
         yield Pause(random.uniform(0, longest))  # noqa: S311 - apart in time, not secret
 
 
@@ -210,11 +208,11 @@ class _Session:
     def _send(self, queries: list[Query], *, ends: str | None, opening: bool = False) -> Steps[list[Reply]]:
         replies: list[Reply] = yield from self._step(Send(self._connection, queries))
         if opening and replies[1].rows[0][-1]:
-            raise self._again(StandbyError("the server is a standby"), lost=True)
+            raise self._again(StandbyError("the server is a standby"), "lost")
         if ends is not None:
             if replies[-1].tag != ends:
                 # A COMMIT of a failed transaction rolls back, and says so in its tag alone.
-                raise self._again(psycopg.OperationalError(f"the server answered {ends} otherwise"), lost=True)
+                raise self._again(psycopg.OperationalError(f"the server answered {ends} otherwise"), "lost")
             connection, self._connection = self._connection, None
             yield Release(connection, broken=False)
         return replies
@@ -227,17 +225,17 @@ class _Session:
         kind = trouble(problem, closed=self._connection is not None and self._connection.closed)
         if kind == "other":
             raise translate(self._target.location, problem) from None
-        raise self._again(problem, lost=kind == "lost") from None
+        raise self._again(problem, "unreachable" if isinstance(step, Acquire) else kind) from None
 
-    def _again(self, error: psycopg.Error, *, lost: bool) -> _AgainError:
-        return _AgainError(translate(self._target.location, error), lost=lost)
+    def _again(self, error: psycopg.Error, reason: Reason) -> _AgainError:
+        return _AgainError(translate(self._target.location, error), reason)
 
     def abandon(self, why: BaseException | None) -> Steps[None]:
         """Rolls back what an exception left open, or throws the connection away, which rolls back as well."""
         connection, self._connection, self.mode = self._connection, None, None
         if connection is None:
             return
-        broken = connection.closed or (isinstance(why, _AgainError) and why.lost)
+        broken = connection.closed or (isinstance(why, _AgainError) and why.reason == "lost")
         broken = broken or (why is not None and not isinstance(why, Exception))  # interrupted: its state is unknown
         if not broken:
             try:

@@ -77,7 +77,7 @@ def parse(dsn: str, options: dict[str, Any]) -> Target:
     except ProgrammingError:
         # libpq's message quotes what it could not read, and that can be a piece of the password.
         given = None
-    if given is None:
+    if given is None or not all(port.isdecimal() for port in str(given.get("port") or 0).split(",") if port):
         raise ConfigurationError(
             "the PostgreSQL URL cannot be read: percent-encode special characters in user and password, and use "
             f"options of libpq or of this library ({', '.join(_OWN)})"

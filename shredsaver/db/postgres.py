@@ -18,17 +18,17 @@ from shredsaver.errors import DatabaseUnavailableError, MissingDependencyError
 
 try:
     import psycopg
-    from psycopg_pool import AsyncConnectionPool, ConnectionPool
 except ImportError as error:
     raise MissingDependencyError(f"PostgreSQL needs psycopg ({error}): pip install 'shredsaver[postgres]'") from None
 
 from shredsaver.db import pg_connect, pg_url
 from shredsaver.db.base import Begin, Call, Plan, PlanFactory, Sql, Statement, T, run
 from shredsaver.db.pg_errors import StandbyError, translate
-from shredsaver.db.pg_session import Acquire, Release, Send, Step, drive
+from shredsaver.db.pg_pool import AwaitingPool, BlockingPool
+from shredsaver.db.pg_session import Acquire, Query, Release, Send, Step, drive
 
 _CALL_THREADS: Final = 32
-_IN_RECOVERY: Final = "SELECT pg_is_in_recovery()"
+_IN_RECOVERY: Final = Query("SELECT pg_is_in_recovery()")
 # The timeline of the WAL written now: pg_control_checkpoint() still tells the old one right after a promotion.
 _IDENTITY: Final = (
     "substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8), "
@@ -63,8 +63,8 @@ class PostgresDatabase:
         DatabaseUnavailableError: The server cannot be reached, refuses, or is a standby.
     """
 
-    _pool: ConnectionPool[pg_connect.Connection] | None
-    _loops: dict[asyncio.AbstractEventLoop, AsyncConnectionPool[pg_connect.AsyncConnection]]
+    _pool: BlockingPool | None
+    _loops: dict[asyncio.AbstractEventLoop, AwaitingPool]
     _executor: ThreadPoolExecutor | None
 
     def __init__(
@@ -138,7 +138,7 @@ class PostgresDatabase:
 
     async def arun(self, factory: PlanFactory[T]) -> T:
         """Runs a plan in the running event loop. A cancelled task's transaction is rolled back."""
-        pool = await self._awaiting_pool()
+        pool = self._awaiting_pool()
         steps = drive(factory, self._target)
         try:
             step = next(steps)
@@ -153,14 +153,13 @@ class PostgresDatabase:
             result: T = stop.value
             return result
 
-    async def _atake(self, pool: AsyncConnectionPool[pg_connect.AsyncConnection], step: Step) -> Any:
+    async def _atake(self, pool: AwaitingPool, step: Step) -> Any:
         if isinstance(step, Send):
             return await pg_connect.asend(step.connection, step.queries)
         if isinstance(step, Acquire):
-            return await pg_connect.aacquire(pool, check=step.check)
+            return await pool.acquire(check=step.check)
         if isinstance(step, Release):
-            # Shielded: a second cancellation must not lose the connection.
-            return await asyncio.shield(pg_connect.arelease(pool, step.connection, broken=step.broken))
+            return pool.release(step.connection, broken=step.broken)
         if isinstance(step, Call):
             context = contextvars.copy_context()
             return await asyncio.get_running_loop().run_in_executor(self._threads(), context.run, step.function)
@@ -169,46 +168,23 @@ class PostgresDatabase:
     # -- closing ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes every connection that is not in use and refuses new ones; one in use closes when it is given back.
-
-        Pools of event loops that run in other threads are closed there; those of the calling thread's running loop
-        close as soon as it gets to it: `aclose` waits for them.
-        """
-        for loop, pool in self._shut():
-            if loop.is_closed():
-                continue
-            try:
-                running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-            except RuntimeError:
-                running = None
-            if loop is running:
-                self._closing.add(task := loop.create_task(pool.close()))
-                task.add_done_callback(self._closing.discard)
-            elif loop.is_running():
-                asyncio.run_coroutine_threadsafe(pool.close(), loop).result(self._target.timeout)
-
-    async def aclose(self) -> None:
-        """As `close`, without blocking the running event loop."""
-        here = asyncio.get_running_loop()
-        others = await asyncio.to_thread(self._shut)
-        for loop, pool in others:
-            if loop is here:
-                await pool.close()
-            elif loop.is_running():
-                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(pool.close(), loop))
-
-    def _shut(self) -> list[tuple[asyncio.AbstractEventLoop, AsyncConnectionPool[pg_connect.AsyncConnection]]]:
+        """Closes every connection that is not in use and refuses new ones; one in use closes when it is given back."""
         self._after_fork()
         with self._lock:
             self._closed = True
-            pool, self._pool = self._pool, None
-            loops, self._loops = list(self._loops.items()), {}
+            pools: list[AwaitingPool | BlockingPool] = [*self._loops.values()]
+            if self._pool is not None:
+                pools.append(self._pool)
+            self._loops, self._pool = {}, None
             executor, self._executor = self._executor, None
-        if pool is not None:
+        for pool in pools:
             pool.close()
         if executor is not None:
             executor.shutdown(wait=False)
-        return loops
+
+    async def aclose(self) -> None:
+        """As `close`, which waits for nothing."""
+        self.close()
 
     # -- pools ------------------------------------------------------------------------------------------------------
 
@@ -217,7 +193,6 @@ class PostgresDatabase:
         self._lock = threading.Lock()
         self._pool = None
         self._loops = {}
-        self._closing: set[asyncio.Task[None]] = set()
         self._executor = None
 
     def _after_fork(self) -> None:
@@ -230,10 +205,11 @@ class PostgresDatabase:
         """Connects once, so that what is wrong is said now and in full."""
         problem: psycopg.Error | None = None
         try:
-            with pg_connect.connect_once(self._target) as connection:
-                row = connection.execute(_IN_RECOVERY).fetchone()
-                if row is None or row[0]:
-                    problem = StandbyError("the server is a standby")
+            connection = pg_connect.connect(self._target)
+            (reply,) = pg_connect.send(connection, [_IN_RECOVERY])
+            connection.pgconn.finish()
+            if reply.rows[0][0]:
+                problem = StandbyError("the server is a standby")
         except psycopg.Error as error:
             problem = error
         if problem is not None:
@@ -243,30 +219,25 @@ class PostgresDatabase:
         if self._closed:
             raise DatabaseUnavailableError(f"the database {self.location} was closed: open it again")
 
-    def _blocking_pool(self) -> ConnectionPool[pg_connect.Connection]:
+    def _blocking_pool(self) -> BlockingPool:
         self._after_fork()
-        pool = self._pool
-        if pool is None:
-            with self._lock:
-                self._check_open()
-                if self._pool is None:
-                    self._pool = pg_connect.blocking_pool(self._target)
-                pool = self._pool
-        return pool
+        with self._lock:
+            self._check_open()
+            if self._pool is None:
+                self._pool = BlockingPool(self._target)
+            return self._pool
 
-    async def _awaiting_pool(self) -> AsyncConnectionPool[pg_connect.AsyncConnection]:
+    def _awaiting_pool(self) -> AwaitingPool:
         self._after_fork()
         loop = asyncio.get_running_loop()
-        pool = self._loops.get(loop)
-        if pool is None:
-            with self._lock:
-                self._check_open()
-                # A loop that ended took its pool's tasks with it; what is left of the pool closes when it is forgotten.
-                self._loops = {known: its for known, its in self._loops.items() if not known.is_closed()}
-                pool = self._loops[loop] = pg_connect.awaiting_pool(self._target)
-        if pool.closed:
-            await pool.open()  # by whichever task comes first; the others find it open
-        return pool
+        with self._lock:
+            self._check_open()
+            pool = self._loops.get(loop)
+            if pool is None:
+                for ended in [known for known in self._loops if known.is_closed()]:
+                    self._loops.pop(ended).close()
+                pool = self._loops[loop] = AwaitingPool(self._target)
+            return pool
 
     def _threads(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -279,13 +250,13 @@ class PostgresDatabase:
 _left_to_the_parent: Final[list[Any]] = []
 
 
-def _take(pool: ConnectionPool[pg_connect.Connection], step: Step) -> Any:
+def _take(pool: BlockingPool, step: Step) -> Any:
     if isinstance(step, Send):
         return pg_connect.send(step.connection, step.queries)
     if isinstance(step, Acquire):
-        return pg_connect.acquire(pool, check=step.check)
+        return pool.acquire(check=step.check)
     if isinstance(step, Release):
-        return pg_connect.release(pool, step.connection, broken=step.broken)
+        return pool.release(step.connection, broken=step.broken)
     if isinstance(step, Call):
         return step.function()
     return time.sleep(step.seconds)

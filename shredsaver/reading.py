@@ -162,7 +162,8 @@ class Opener:
     def fetch(self, wanted: Iterable[tuple[int, Entry]]) -> Plan[None]:
         """Fetches and opens the parts of entries, given with the scope of their parts, within the open transaction."""
         entries = [(scope, entry) for scope, entry in wanted if not entry.inline]
-        while entries:
+        # A round for each level of the deepest entry: what is not there after them is missing, and `join` says so.
+        for _ in range(max((len(entry.levels) for _, entry in entries), default=0)):
             ranges: dict[int, list[range]] = {}
             unfinished = []
             for scope, entry in entries:

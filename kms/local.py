@@ -139,8 +139,8 @@ def _open_copies(directories: list[Path], roots: list[Path], locks: Path, create
     for each in directories:
         if there and not each.exists() and len(directories) <= _copies(there[0]):
             raise KeyServiceUnavailableError(
-                f"the key directory {each} is away: mount its disk. In place of a lost one make an empty directory of mode "
-                "0700 there, and it is filled from the others",
+                f"the key directory {each} is away: mount its disk. In place of a lost one make an empty directory of "
+                "mode 0700 there, and it is filled from the others",
                 retryable=False,
             )
         prepare(each, create)

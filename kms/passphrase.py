@@ -20,6 +20,8 @@ NONE: Final = 0
 ARGON2ID: Final = 1
 PBKDF2: Final = 2
 KDFS: Final = {"argon2id": ARGON2ID, "pbkdf2": PBKDF2}
+# Iterations, memory in KiB, lanes: RFC 9106, section 4, second recommendation; OWASP's for PBKDF2, threefold.
+_COSTS: Final = {"argon2id": (3, 64 * 1024, 4), "pbkdf2": (600_000, 0, 0)}
 
 _LAYOUT: Final = struct.Struct(">BIIB16s32s")  # kdf, iterations, memory in KiB, lanes, salt, check
 PARAMETERS_BYTES: Final = _LAYOUT.size
@@ -59,7 +61,7 @@ class Parameters:
 
 
 def protect(passphrase: str, kdf: str) -> tuple[Parameters, bytes]:
-    """Chooses parameters for a new file: argon2id as RFC 9106, section 4, recommends second; PBKDF2 as SP 800-132.
+    """Chooses parameters for a new file: argon2id (RFC 9106), or PBKDF2 (SP 800-132).
 
     Args:
         passphrase: At least 8 characters.
@@ -75,9 +77,7 @@ def protect(passphrase: str, kdf: str) -> tuple[Parameters, bytes]:
         raise ConfigurationError("the passphrase has fewer than 8 characters; use a long one, or a generated one")
     if kdf not in KDFS:
         raise ConfigurationError(f"kdf is {kdf!r}; it must be one of {', '.join(sorted(KDFS))}")
-    chosen = Parameters(KDFS[kdf], 600_000, 0, 0, os.urandom(16))
-    if chosen.kdf == ARGON2ID:
-        chosen = Parameters(ARGON2ID, 3, 64 * 1024, 4, chosen.salt)
+    chosen = Parameters(KDFS[kdf], *_COSTS[kdf], os.urandom(16))
     derived = _derive(passphrase, chosen)
     fields = (chosen.kdf, chosen.iterations, chosen.memory, chosen.lanes, chosen.salt)
     return Parameters(*fields, derived[32:]), derived[:32]

@@ -57,7 +57,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4))
 def test_any_msgpack_value_joins_to_the_same_bytes(values: list[Any]) -> None:
     channel = Channel(gap=1)
@@ -71,7 +71,7 @@ HEADERS = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(HEADERS, st.binary(max_size=700)), min_size=1, max_size=3), st.sampled_from(["msgpack", "x"]))
 @example([(b"\x91" * 4000, b"")], "msgpack")  # nested deeper than an unpacker follows
 @example([(b"\xc9", b"\x07" * 200)], "msgpack")
@@ -164,7 +164,7 @@ def edited(items: list[str], edit: Edit) -> list[str]:
     return changes[edit.kind]()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(EDITS, max_size=40), st.integers(0, 2), st.booleans(), st.integers(0, 120))
 def test_any_history_of_a_channel_stores_only_what_is_new(
     edits: list[Edit], gap: int, as_map: bool, before: int

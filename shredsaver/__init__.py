@@ -26,11 +26,15 @@ from shredsaver.errors import (
     UnsealError,
 )
 from shredsaver.kms.base import KeyService, open_key_service, register_key_service
+from shredsaver.namespaces import CUSTOMER, SHARED, id_of, label_of
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
 from shredsaver.saver import ShredSaver
 from shredsaver.shredder import Shredder
+from shredsaver.store import ShredStore
 
 __all__ = [
+    "CUSTOMER",
+    "SHARED",
     "ConfigurationError",
     "CustomerRestrictedError",
     "CustomerShreddedError",
@@ -56,10 +60,13 @@ __all__ = [
     "ShredResult",
     "ShredSaver",
     "ShredSaverError",
+    "ShredStore",
     "Shredder",
     "ThreadOwnershipError",
     "UnknownKeySchemeError",
     "UnsealError",
+    "id_of",
+    "label_of",
     "open_key_service",
     "register_key_service",
 ]

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.store.base import IndexConfig, TTLConfig
 
 from shredsaver.administration import Administration
 from shredsaver.core import Core
@@ -20,9 +21,12 @@ from shredsaver.db.setup import set_up
 from shredsaver.errors import ConfigurationError
 from shredsaver.kms.base import KeyService, open_key_service
 from shredsaver.memory import Memory
+from shredsaver.namespaces import CUSTOMER, Mark, Templates
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
 from shredsaver.saver import ShredSaver
 from shredsaver.shredding import Shredding
+from shredsaver.store import ShredStore
+from shredsaver.vectors import VectorCache
 
 
 class Shredder:
@@ -33,6 +37,7 @@ class Shredder:
 
     Attributes:
         saver: The checkpointer to give to an agent.
+        store: The long-term memory to give to an agent.
     """
 
     def __init__(
@@ -53,6 +58,10 @@ class Shredder:
         *,
         keys: str | KeyService,
         customer: CustomerOption = "customer_id",
+        namespaces: Sequence[Sequence[Mark]] = (("users", CUSTOMER),),
+        cross_customer_search: bool = False,
+        index: IndexConfig | None = None,
+        ttl: TTLConfig | None = None,
         serde: SerializerProtocol | None = None,
         auto_setup: bool = True,
     ) -> Self:
@@ -66,6 +75,11 @@ class Shredder:
             keys: Where the keys are: ``file:DIR``, ``awskms:…``, or a `KeyService`.
             customer: Whose data a call is about: the name of a ``configurable`` key, which is also looked up in the
                 runtime context; or a callable ``config -> str | None``.
+            namespaces: Templates of store namespaces: `CUSTOMER` marks the customer's label, `SHARED` ends those that
+                belong to nobody.
+            cross_customer_search: Let searches of the store that name no customer walk all live customers.
+            index: LangGraph's configuration of semantic search.
+            ttl: LangGraph's configuration of items' time to live.
             serde: The serializer of payloads; LangGraph's own without one.
             auto_setup: Create missing tables. Without it they must be there and current.
 
@@ -74,7 +88,17 @@ class Shredder:
             SchemaVersionError: The tables are not this library's version.
             DatabaseUnavailableError, KeyServiceError: One of the two cannot be opened.
         """
-        shredder = cls(database, keys, CustomerResolver(customer), serde=serde, auto_setup=auto_setup)
+        shredder = cls(
+            database,
+            keys,
+            CustomerResolver(customer),
+            templates=Templates(namespaces),
+            cross_customer_search=cross_customer_search,
+            index=index,
+            ttl=ttl,
+            serde=serde,
+            auto_setup=auto_setup,
+        )
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -129,6 +153,11 @@ class Shredder:
     def saver(self) -> ShredSaver:
         """The checkpointer."""
         return self._start().saver
+
+    @property
+    def store(self) -> ShredStore:
+        """The long-term memory."""
+        return self._start().store
 
     # -- erasure ----------------------------------------------------------------------------------------------------
 
@@ -277,7 +306,17 @@ class _Started:
                 service.close()
             raise
         memory = Memory()
-        self.shredding = Shredding(self.core, memory)
+        vectors = VectorCache()
+        self.shredding = Shredding(self.core, memory, vectors)
         self.administration = Administration(self.core)
         self.saver = ShredSaver(self.core, resolver, memory=memory, serde=options["serde"])
         self.saver.shredder = shredder
+        self.store = ShredStore(
+            self.core,
+            options["templates"],
+            cross_customer_search=options["cross_customer_search"],
+            index=options["index"],
+            ttl=options["ttl"],
+            vectors=vectors,
+        )
+        self.store.shredder = shredder

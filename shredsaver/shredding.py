@@ -29,6 +29,7 @@ from shredsaver.memory import Memory
 from shredsaver.results import ShredResult
 from shredsaver.threads import ADD_COUNTER, SET_CUSTOMER
 from shredsaver.upkeep import DELETE_OF_THREAD, EPOCH_BITS
+from shredsaver.vectors import VectorCache
 
 LOG_COUNTER: Final = (b"", 0, 0)
 """The row of ``counters`` that numbers the log of erasures, and that shreds queue at."""
@@ -53,7 +54,9 @@ EMPTY_THREAD: Final = sql(
     "UPDATE threads SET scope = 0, next_record = 0, next_part = 0, epoch = ?, uses_delta = 0, name = NULL, "
     "touched_at = 0, expires_at = NULL WHERE thread = ?"
 )
-DELETE_OF_CUSTOMER: Final = (sql("DELETE FROM counters WHERE customer = ? AND generation <= ?"),)
+DELETE_OF_CUSTOMER: Final = tuple(
+    sql(f"DELETE FROM {table} WHERE customer = ? AND generation <= ?") for table in ("items", "namespaces", "counters")
+)
 """What belongs to a customer and to no thread."""
 
 _OF_THREADS: Final = (
@@ -64,6 +67,7 @@ ROUTES: Final = {
     "checkpoints": sql(_OF_THREADS.format("checkpoints")),
     "writes": sql(_OF_THREADS.format("writes")),
     "parts": sql(_OF_THREADS.format("parts")),
+    "items": sql("SELECT count(*) FROM items WHERE generation <= ? AND customer = ?"),
 }
 """Rows of a customer's generations, by route."""
 
@@ -85,9 +89,10 @@ def count(customer: bytes, generation: int) -> Plan[dict[str, int]]:
 class Shredding:
     """The plans of erasure. Holds what they share; one for each deployment."""
 
-    def __init__(self, core: Core, memory: Memory) -> None:
+    def __init__(self, core: Core, memory: Memory, vectors: VectorCache) -> None:
         self._core = core
         self._memory = memory
+        self._vectors = vectors
 
     def shred(self, tokens: Sequence[bytes], *, purge: bool) -> Plan[list[ShredResult]]:
         """Erases customers: each is revoked, then all keys are destroyed together, then each is purged and verified."""
@@ -148,6 +153,7 @@ class Shredding:
         yield from run(Statement(SET_CUSTOMER, core.customer_row(revoked, None)), commit=True)
         core.keyring.revoke(token, customer.generation)
         self._memory.forget_customer(token)
+        self._vectors.forget_customer(token)
         return one
 
     def _log(self, one: Erasure) -> Plan[Erasure]:

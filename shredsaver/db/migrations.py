@@ -46,6 +46,19 @@ MIGRATIONS: Final[tuple[tuple[Sql, ...], ...]] = (
             "channel {text} NOT NULL, scope {int} NOT NULL, number {int} NOT NULL, sealed {bytes} NOT NULL, "
             "PRIMARY KEY (thread, ns, checkpoint_id, task_id, idx)) {clustered}"
         ),
+        sql(
+            "CREATE TABLE items (customer {bytes} NOT NULL, template {text} NOT NULL, labels {bytes} NOT NULL, "
+            "key {bytes} NOT NULL, generation {int} NOT NULL, scope {int} NOT NULL, number {int} NOT NULL, "
+            "sealed {bytes} NOT NULL, vectors {bytes}, created_at {int} NOT NULL, updated_at {int} NOT NULL, "
+            "ttl {int}, expires_at {int}, PRIMARY KEY (customer, template, labels, key)) {strict}"
+        ),
+        sql("CREATE INDEX items_by_age ON items (customer, template, updated_at, number)"),
+        sql("CREATE INDEX items_that_expire ON items (expires_at)"),
+        sql(
+            "CREATE TABLE namespaces (customer {bytes} NOT NULL, template {text} NOT NULL, labels {bytes} NOT NULL, "
+            "generation {int} NOT NULL, scope {int} NOT NULL, number {int} NOT NULL, sealed {bytes} NOT NULL, "
+            "PRIMARY KEY (customer, template, labels)) {clustered}"
+        ),
         sql("CREATE TABLE runs (run {bytes} NOT NULL, thread {bytes} NOT NULL, PRIMARY KEY (run, thread)) {clustered}"),
         sql("CREATE INDEX runs_of_thread ON runs (thread)"),
         sql(
@@ -57,7 +70,9 @@ MIGRATIONS: Final[tuple[tuple[Sql, ...], ...]] = (
     ),
 )
 
-_TABLES: Final = frozenset({"customers", "counters", "threads", "checkpoints", "parts", "writes", "runs", "erasures"})
+_TABLES: Final = frozenset(
+    {"customers", "counters", "threads", "checkpoints", "parts", "writes", "runs", "erasures", "items", "namespaces"}
+)
 
 # The first name of the search path: current_schema() leaves out a schema that the role may not use.
 _OUR_SCHEMA: Final = "(parse_ident(current_setting('search_path'), false))[1]"

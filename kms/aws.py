@@ -25,8 +25,8 @@ from shredsaver.errors import (
 from shredsaver.kms import schema
 from shredsaver.kms.aws_calls import KmsCalls
 from shredsaver.kms.aws_roots import CUSTOMER_SLOTS, AwsRoots, Erasure
+from shredsaver.kms.directory import check_private
 from shredsaver.kms.keystore import StoredKeyService
-from shredsaver.kms.local import check_private
 from shredsaver.kms.records import Report
 from shredsaver.kms.rotation import Rotation
 
@@ -66,6 +66,8 @@ class AwsKeyService(StoredKeyService):
         window: Seconds for which the proof of a destruction must hold.
         keep: Seconds until a cached root is asked for again, and past its last use.
         outage: Seconds for which cached roots serve while AWS cannot be reached.
+        settle: Seconds for which a key whose answer was lost is looked for, and a new one is waited for.
+        lease: Seconds after which another host may finish a rotation that this one does not go on with.
         single_copy: Accept asynchronous PostgreSQL standbys: a failover to one may lose keys, and revive dead ones.
         same_database: Accept the key store in the database that holds the sealed data: their backups then hold both.
         create: Whether a key store that does not exist yet is made.
@@ -92,6 +94,7 @@ class AwsKeyService(StoredKeyService):
         keep: float = 60.0,
         outage: float = 300.0,
         settle: float = 20.0,
+        lease: float = 30.0,
         single_copy: bool = False,
         same_database: bool = False,
         create: bool = True,
@@ -116,6 +119,7 @@ class AwsKeyService(StoredKeyService):
                 keep=keep,
                 outage=outage,
                 settle=settle,
+                lease=lease,
                 now=clock,
             )
             self._calls = kms

@@ -21,6 +21,7 @@ from shredsaver.errors import KeyServiceError, KeyServiceUnavailableError
 from shredsaver.kms.aws_errors import (
     WRONG_STATE,
     KmsKeyMissingError,
+    KmsKeyUnsettledError,
     KmsThrottledError,
     code_of,
     outcome_unknown,
@@ -30,6 +31,9 @@ from shredsaver.kms.aws_errors import (
 from shredsaver.kms.aws_quiet import install, quiet
 
 T = TypeVar("T")
+
+UNSETTLED: Final[tuple[type[KeyServiceError], ...]] = (KmsKeyMissingError, KmsKeyUnsettledError)
+"""What a new key may answer until it is known everywhere."""
 
 MATERIAL_BYTES: Final = 32
 _OAEP: Final = padding.OAEP(mgf=padding.MGF1(hashes.SHA256()), algorithm=hashes.SHA256(), label=None)
@@ -246,7 +250,7 @@ class KmsCalls:
         pause: float = 0.5,
         within: float | None = None,
         beat: Callable[[], None] = lambda: None,
-        unsettled: tuple[type[KeyServiceError], ...] = (KmsKeyMissingError,),
+        unsettled: tuple[type[KeyServiceError], ...] = UNSETTLED,
     ) -> T:
         """Asks again while KMS throttles or has not heard everywhere of a change yet.
 

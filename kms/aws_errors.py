@@ -68,6 +68,10 @@ class KmsThrottledError(KeyServiceUnavailableError):
     """AWS KMS throttles: a quota of requests is used up for the moment."""
 
 
+class KmsKeyUnsettledError(KeyServiceUnavailableError):
+    """One answer of AWS KMS contradicts another: a change of the key has not spread everywhere yet."""
+
+
 class KmsKeyDisabledError(KeyAccessDeniedError):
     """The KMS key is disabled, so nothing under it opens until someone enables it again. Never an erasure."""
 
@@ -164,4 +168,4 @@ def wrong_state(state: str, what: str) -> KeyServiceError:
         )
     if state == "PendingImport":
         return KmsKeyPendingImportError(f"{what}: the key's imported material was deleted")
-    return KeyServiceUnavailableError(f"{what}: the key is in state {state} and was refused; retry")
+    return KmsKeyUnsettledError(f"{what}: refused, while the key is shown as {state}; retry")

@@ -19,7 +19,7 @@ _log = logging.getLogger("shredsaver.kms")
 
 TAG: Final = "shredsaver:"
 SUCCESSOR: Final = f"{TAG}successor"
-_DAY: Final = 86_400.0
+_FORGET: Final = 3600.0  # seconds; AWS takes no request whose signature is older than a quarter of that
 _SKEW: Final = 900.0  # seconds by which our clock may differ from that of KMS
 _TOKEN: Final = timedelta(hours=24)
 _ATTEMPTS: Final = 4
@@ -115,7 +115,8 @@ class KeyMaker:
     def _made(self, key: KmsKey, arn: str) -> KmsKey:
         moved = self._registry.step(key, MADE, arn=arn)
         if moved is None:
-            self._registry.found(key, arn)  # the sweep clears it
+            self._registry.found(key, arn)
+            self.clear(arn)
         return self._moved(key, moved)
 
     @staticmethod
@@ -215,16 +216,15 @@ class KeyMaker:
                     self._registry.found(key, arn)
                 self.clear(arn)
                 done += 1
-            elif now - key.since > _DAY:
-                self._registry.drop(key)  # no request lives for a day
+            elif now - key.since > _FORGET:
+                self._registry.drop(key)
             elif key.state != LOST:
                 self._registry.lose(key)
         return done
 
     def leftovers(self) -> list[str]:
-        """What `sweep` would see to: ARNs, or nonces where those are not known."""
-        left = self._registry.left(time.time() - self._abandoned)
-        return [key.arn or f"tagged {TAG}nonce={key.nonce.hex()}" for key in left]
+        """ARNs of keys that `sweep` would see to."""
+        return [key.arn for key in self._registry.left(time.time() - self._abandoned) if key.arn]
 
     def clear(self, arn: str) -> str:
         """Schedules a dead or unused key for deletion, and records it. Gives the date."""

@@ -24,7 +24,7 @@ from shredsaver.errors import (
     UnsealError,
 )
 from shredsaver.kms.aws_cache import RootCache
-from shredsaver.kms.aws_calls import KmsCalls
+from shredsaver.kms.aws_calls import UNSETTLED, KmsCalls
 from shredsaver.kms.aws_ending import Destroyer, Doomed
 from shredsaver.kms.aws_errors import KmsKeyMissingError, KmsKeyPendingDeletionError, KmsKeyPendingImportError
 from shredsaver.kms.aws_making import SUCCESSOR, TAG, KeyMaker
@@ -43,9 +43,8 @@ _ROOT: Final = 32
 _PROBE: Final = b"shredsaver probe"
 _CHECKED: Final = 32  # live epochs compared at open, so that opening stays cheap with a slot for each customer
 _PATIENCE: Final = 300.0  # seconds to wait for this process's own other rotation
-_LEASE: Final = 120.0
 _ENDED: Final = (KmsKeyPendingImportError, KmsKeyPendingDeletionError, KmsKeyMissingError)
-_UNSETTLED: Final = (KmsKeyMissingError, KmsKeyPendingImportError)
+_UNSETTLED: Final = (*UNSETTLED, KmsKeyPendingImportError)
 
 
 class _Material:
@@ -85,6 +84,7 @@ class AwsRoots:
         keep: Seconds until a cached root is asked for again, and past its last use.
         outage: Seconds for which cached roots serve while AWS cannot be reached.
         settle: Seconds for which a key whose answer was lost is looked for, and a new one is waited for.
+        lease: Seconds for which a rotation is claimed; after them another host may finish it, which harms nothing.
         now: Gives the present in UTC.
 
     Raises:
@@ -104,6 +104,7 @@ class AwsRoots:
         keep: float = 60.0,
         outage: float = 300.0,
         settle: float = 20.0,
+        lease: float = 30.0,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         if erasure not in ("material", "scheduled"):
@@ -128,7 +129,7 @@ class AwsRoots:
         self._destroyer = Destroyer(
             calls, self._registry, self._maker, window=window, horizon=self._cache.horizon, now=now
         )
-        self._deployment = b""
+        self._deployment, self._lease = b"", lease
         self._rotating = threading.Lock()
 
     @property
@@ -158,7 +159,7 @@ class AwsRoots:
     @property
     def lease(self) -> float:
         """Seconds for which a rotation is claimed."""
-        return _LEASE
+        return self._lease
 
     @property
     def registry(self) -> Registry:
@@ -190,7 +191,7 @@ class AwsRoots:
         return self._maker.sweep()
 
     def leftovers(self) -> list[str]:
-        """KMS keys that a sweep would see to, by ARN, or by nonce where that is not known."""
+        """ARNs of KMS keys that a sweep would see to."""
         return self._maker.leftovers()
 
     # -- the life of a root -----------------------------------------------------------------------------------------
@@ -211,7 +212,8 @@ class AwsRoots:
             beat()
             made = Epoch(epoch.slot, epoch.epoch, materials[epoch])
             roots.append(self.open(made, fresh=True))
-        self._maker.replenish()
+        if all(epoch.epoch == 1 for epoch in epochs):
+            self._maker.replenish()  # otherwise `destroy` follows, and should not have to share the quotas
         return roots
 
     def _make(self, epoch: Epoch, anchor: Anchor, beat: Callable[[], None]) -> bytes:

@@ -14,10 +14,13 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
+from shredsaver.db.sqlite import SqliteDatabase
+
 from . import (
     concurrency,
     conversations,
     machine,
+    page,
     plots,
     postgres,
     processes,
@@ -61,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", metavar="PATTERN", help="only benchmarks whose name matches this regular expression")
     made.add_argument("--json", metavar="FILE", type=Path, help="write the results here")
     made.add_argument("--plots", metavar="DIR", type=Path, help="write pictures here, as SVG")
+    made.add_argument("--page", metavar="FILE", type=Path, help="put the figures into this Markdown page")
     made.add_argument(
         "--from", metavar="FILE", type=Path, dest="source", help="measure nothing: report what FILE holds"
     )
@@ -82,9 +86,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not results:
         print("no benchmark matches", file=sys.stderr)
         return 1
-    if missing := _unmeasured(options, facts, results):
-        print(f"figures with a target that were not measured: {missing}", file=sys.stderr)
-        return 1
     data = document(facts, versions, results)
     check(data)
     print(report.facts(facts, versions))
@@ -92,9 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(report.markdown(results) if options.markdown else report.table(results))
     if options.json is not None:
         options.json.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.page is not None:
+        page.fill(options.page, facts, versions, results)
     if options.plots is not None:
         for path in plots.draw(results, options.plots):
             print(f"wrote {path}")
+    if missing := _unmeasured(options, facts, results):
+        print(f"figures with a target that were not measured: {missing}", file=sys.stderr)
+        return 1
     return 0
 
 
@@ -152,6 +158,11 @@ def _durability(directory: Path, dsn: str | None) -> dict[str, dict[str, Any]]:
     with closing(sqlite3.connect(directory / "settings.sqlite")) as connection:
         durable(connection)
         found = {"the SQLite baselines": sqlite_settings(connection)}
+    ours = SqliteDatabase(directory / "settings-of-ours.sqlite")
+    connection = ours.take_reader()
+    found["ours on SQLite"] = sqlite_settings(connection)
+    ours.give_reader(connection)
+    ours.close()
     if dsn is not None:
         found["the PostgreSQL server"] = postgres.settings(dsn)
     return found

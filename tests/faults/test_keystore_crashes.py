@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from shredsaver.errors import CustomerShreddedError, KeyNotFoundError
+from shredsaver.errors import CustomerShreddedError
 from shredsaver.kms import rootsfile
 from shredsaver.kms.local import LocalKeyService
 from tests.support.steps import hooked
@@ -260,8 +260,3 @@ def test_a_disk_that_does_not_keep_the_zeros(place: Path, monkeypatch: pytest.Mo
         with pytest.raises(CustomerShreddedError):
             service.load(VICTIM, 1)
         assert service.destroy([VICTIM])[0].state == "destroyed"
-
-
-def test_no_tombstone_without_its_customer(place: Path) -> None:
-    with open_keys(place) as service, pytest.raises(KeyNotFoundError):
-        service.load(VICTIM, 1)

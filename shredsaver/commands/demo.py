@@ -93,7 +93,7 @@ def _table(report: Report) -> Table:
 
     add("checkpoint rows", lambda side: [_number(each.checkpoint_rows) for each in _moments(side)])
     add("pending-write rows", lambda side: [_number(each.write_rows) for each in _moments(side)])
-    add("store items", lambda side: [_number(each.store_keys) if side.store else "-" for each in _moments(side)])
+    add("store items", lambda side: [_number(each.store_keys) for each in _moments(side)])
     add("= stored locations", lambda side: [_number(each.locations) for each in _moments(side)])
     add("the same, in a backup", _backups)
     add("snapshots to resume from", lambda side: [_number(each.resumable) for each in _moments(side)])

@@ -47,7 +47,7 @@ def _experiment(side: Side, backup: Path) -> Outcome:
     nonce = secrets.token_hex(8)  # a database that was given may hold earlier runs
     secret, hobby = f"MARKER-{nonce}", f"chess-{nonce}"
     ana, ben = Person(side.opened, f"ana-{nonce}"), Person(side.opened, f"ben-{nonce}")
-    outcome = Outcome(store=side.opened.store is not None)
+    outcome = Outcome()
 
     ana.say(f"My diagnosis is {secret}, please plan around it.")
     ana.remember(secret)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, TypeVar
 
 from langchain.agents import create_agent
 from langchain.agents.middleware import SummarizationMiddleware
@@ -14,9 +14,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import StateSnapshot
 
-from shredsaver.demo.report import GONE, Counts
+from shredsaver.demo.report import Counts
 from shredsaver.demo.sides import Opened
 from shredsaver.errors import CustomerShreddedError
+
+T = TypeVar("T")
 
 ITEM: Final = "profile"
 
@@ -50,8 +52,7 @@ class Person:
 
     def remember(self, text: str) -> None:
         """Keeps a note in the store."""
-        if self._store is not None:
-            self._store.put(self._namespace, ITEM, {"note": text})
+        self._store.put(self._namespace, ITEM, {"note": text})
 
     def clear(self) -> None:
         """Removes all messages from the state, as LangGraph's documentation says."""
@@ -62,18 +63,15 @@ class Person:
         return self._agent.get_state_history(self.config)  # type: ignore[no-any-return]
 
     def count(self, secret: str) -> Counts:
-        """Counts where a text can be opened through the public API; a shredded customer gives nothing."""
-        try:
-            tuples = list(self._saver.list(self.config))
-            items = self._store.search(self._namespace, limit=1000) if self._store is not None else []
-            return Counts(
-                checkpoint_rows=sum(secret in repr((row.checkpoint, row.metadata)) for row in tuples),
-                write_rows=sum(secret in repr(write) for row in tuples for write in row.pending_writes or ()),
-                store_keys=sum(secret in repr(item.value) for item in items),
-                resumable=sum(secret in repr(snapshot.values) for snapshot in self.history()),
-            )
-        except CustomerShreddedError:
-            return GONE
+        """Counts where a text can be opened through the public API, each route asked on its own."""
+        tuples = _opened(lambda: self._saver.list(self.config))
+        items = _opened(lambda: self._store.search(self._namespace, limit=1000))
+        return Counts(
+            checkpoint_rows=sum(secret in repr((row.checkpoint, row.metadata)) for row in tuples),
+            write_rows=sum(secret in repr(write) for row in tuples for write in row.pending_writes or ()),
+            store_keys=sum(secret in repr(item.value) for item in items),
+            resumable=sum(secret in repr(snapshot.values) for snapshot in _opened(self.history)),
+        )
 
     def old_snapshot(self, secret: str) -> RunnableConfig:
         """The end of the first turn that knew a text, to fork from."""
@@ -82,7 +80,7 @@ class Person:
 
     def knows(self, *texts: str) -> bool:
         """Whether the latest state and the store item hold all of the texts between them."""
-        item = self._store.get(self._namespace, ITEM) if self._store is not None else None
+        item = self._store.get(self._namespace, ITEM)
         known = repr((self._agent.get_state(self.config).values, item and item.value))
         return all(text in known for text in texts)
 
@@ -117,6 +115,14 @@ def refused(call: Callable[[], object]) -> bool:
     except CustomerShreddedError:
         return True
     return False
+
+
+def _opened(read: Callable[[], Iterable[T]]) -> list[T]:
+    """What a reading gives; nothing where the customer was shredded."""
+    try:
+        return list(read())
+    except CustomerShreddedError:
+        return []
 
 
 def _turn(text: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 
@@ -39,7 +39,6 @@ class Outcome:
     """What one side showed.
 
     Attributes:
-        store: Whether the side has a store.
         before: After the last turn.
         cleared: After the state was cleared.
         erased: After the customer was erased.
@@ -52,7 +51,6 @@ class Outcome:
         other_goes_on: Whether another customer kept everything and could go on.
     """
 
-    store: bool = True
     before: Counts = GONE
     cleared: Counts = GONE
     erased: Counts = GONE
@@ -108,10 +106,9 @@ class Report:
 
 
 def _checks(stock: Outcome, sealed: Outcome) -> Iterator[Check]:
-    kept = FOUND if sealed.store else replace(FOUND, store_keys=0)
-    for name, side, found in (("stock", stock, FOUND), ("shredsaver", sealed, kept)):
-        yield Check(f"{name}: after the last turn", found, side.before)
-        yield Check(f"{name}: state cleared", found, side.cleared)
+    for name, side in (("stock", stock), ("shredsaver", sealed)):
+        yield Check(f"{name}: after the last turn", FOUND, side.before)
+        yield Check(f"{name}: state cleared", FOUND, side.cleared)
         yield Check(f"{name}: customer erased", GONE, side.erased)
         yield Check(f"{name}: a fork brings it back while it is stored", True, side.fork_before)
         yield Check(f"{name}: another customer goes on", True, side.other_goes_on)
@@ -122,5 +119,5 @@ def _checks(stock: Outcome, sealed: Outcome) -> Iterator[Check]:
     yield Check("shredsaver: ways into the thread tried", WAYS_IN, len(sealed.attempted))
     yield Check("shredsaver: calls that are refused", sealed.attempted, sealed.refused)
     if sealed.backup_before is not None:
-        yield Check("shredsaver: the backup before", kept, sealed.backup_before)
+        yield Check("shredsaver: the backup before", FOUND, sealed.backup_before)
         yield Check("shredsaver: the backup after", GONE, sealed.backup_after)

@@ -21,7 +21,7 @@ class Opened(NamedTuple):
     """One database in use."""
 
     saver: BaseCheckpointSaver[Any]
-    store: BaseStore | None
+    store: BaseStore
 
 
 class Side(Protocol):
@@ -75,8 +75,7 @@ class StockSide:
     def erase(self, customer: str, thread: str, item: str) -> None:
         """Deletes the thread and the store item."""
         self.opened.saver.delete_thread(thread)
-        if self.opened.store is not None:
-            self.opened.store.delete(("users", customer), item)
+        self.opened.store.delete(("users", customer), item)
 
     def raw(self) -> Iterable[bytes]:
         """The bytes of the database's files."""
@@ -102,7 +101,7 @@ class SealedSide:
         self._database = database
         self._keys = keys
         self._shredder = shredder
-        self.opened = _both(shredder)
+        self.opened = Opened(shredder.saver, shredder.store)
 
     @classmethod
     @contextmanager
@@ -129,11 +128,7 @@ class SealedSide:
     def reopen(self, copy: Path) -> Iterator[Opened]:
         """Opens a copy with the key service as it is now."""
         with Shredder.open(str(copy), keys=self._keys) as shredder:
-            yield _both(shredder)
-
-
-def _both(shredder: Shredder) -> Opened:
-    return Opened(shredder.saver, getattr(shredder, "store", None))
+            yield Opened(shredder.saver, shredder.store)
 
 
 def _path_of(database: str) -> Path | None:

@@ -7,24 +7,22 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from langgraph.store.memory import InMemoryStore
 from typer.testing import CliRunner
 
-from shredsaver import Shredder
 from shredsaver.commands import app
 from shredsaver.demo.experiment import run_demo
 from shredsaver.demo.person import Person, refused
-from shredsaver.demo.report import FOUND, GONE, WAYS_IN
+from shredsaver.demo.report import FOUND, GONE, WAYS_IN, Counts
 from shredsaver.demo.sides import SealedSide, StockSide
 from shredsaver.errors import CustomerShreddedError, KeyServiceUnavailableError
 from tests.support.backends import Backend
 
 TIMEOUT = 120
-STORE = int(hasattr(Shredder, "store"))
-KEPT = replace(FOUND, store_keys=STORE)
 
 
 def run(*arguments: str, blocked: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -49,8 +47,8 @@ def test_as_a_process_for_machines() -> None:
     assert report["failed"] == []
     twenty = {"checkpoint_rows": 18, "write_rows": 1, "store_keys": 1, "resumable": 17}
     nothing = dict.fromkeys(twenty, 0)
-    for side, kept in (("stock", twenty), ("shredsaver", {**twenty, "store_keys": STORE})):
-        assert report[side]["before"] == report[side]["cleared"] == report[side]["backup_before"] == kept
+    for side in ("stock", "shredsaver"):
+        assert report[side]["before"] == report[side]["cleared"] == report[side]["backup_before"] == twenty
         assert report[side]["erased"] == nothing
         assert report[side]["fork_before"] is True
         assert report[side]["other_goes_on"] is True
@@ -77,10 +75,9 @@ def test_as_a_process_for_people(printed: list[str]) -> None:
     rows = {line.split("  ")[0].strip(): line.replace("│", " ").split()[-6:] for line in printed}
     assert rows["checkpoint rows"] == ["18", "18", "0", "18", "18", "0"]
     assert rows["pending-write rows"] == ["1", "1", "0", "1", "1", "0"]
-    kept = str(19 + STORE)
-    assert rows["store items"] == ["1", "1", "0", *(["1", "1", "0"] if STORE else ["-"] * 3)]
-    assert rows["= stored locations"] == ["20", "20", "0", kept, kept, "0"]
-    assert rows["the same, in a backup"][-4:] == ["20", "20", kept, "0"]
+    assert rows["store items"] == ["1", "1", "0", "1", "1", "0"]
+    assert rows["= stored locations"] == ["20", "20", "0", "20", "20", "0"]
+    assert rows["the same, in a backup"][-4:] == ["20", "20", "20", "0"]
     assert rows["snapshots to resume from"] == ["17", "17", "0", "17", "17", "0"]
     assert rows["readable in the raw files"][-3:] == ["no", "no", "no"]
     assert max(map(len, printed)) <= 100
@@ -96,7 +93,7 @@ def test_on_every_backend_and_again_in_the_same_database(backend: Backend, keys:
     for _ in range(2):
         report = run_demo(backend.url, keys)
         assert not report.failed
-        assert report.sealed.before == KEPT
+        assert report.sealed.before == FOUND
         assert report.sealed.erased == GONE
 
 
@@ -128,6 +125,19 @@ def test_an_erasure_that_does_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch
     assert done.exit_code == 1
     for name in ("customer erased", "calls that are refused", "the backup after"):
         assert f"✗ shredsaver: {name}" in done.output
+
+
+def test_a_store_that_still_serves_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = SealedSide.__init__
+
+    def beside(side: SealedSide, *arguments: Any) -> None:
+        made(side, *arguments)
+        side.opened = side.opened._replace(store=InMemoryStore())
+
+    monkeypatch.setattr(SealedSide, "__init__", beside)
+    report = run_demo()
+    assert "shredsaver: customer erased" in [check.name for check in report.failed]
+    assert report.sealed.erased == Counts(store_keys=1)
 
 
 def test_a_database_that_leaks_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -136,7 +136,7 @@ def _path_of(database: str) -> Path | None:
     if "://" not in database:
         return Path(database)
     url = urlsplit(database)
-    return Path(database.removeprefix("sqlite:///")) if url.scheme == "sqlite" else None
+    return Path(unquote(database.removeprefix("sqlite:///"))) if url.scheme == "sqlite" else None
 
 
 def _files(path: Path) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from tests.support.calls import Caller
 if TYPE_CHECKING:
     from shredsaver import Shredder
 
-BACKENDS = ["sqlite"]
+BACKENDS = ["sqlite", "postgres"]
 
 
 @pytest.fixture(scope="session")
@@ -42,11 +42,12 @@ def backend(request: pytest.FixtureRequest, home: Path) -> Iterator[Backend]:
         directory.mkdir()
         yield SqliteBackend(directory / "atlas.sqlite")
         return
-    database = request.getfixturevalue("postgres").database()
+    postgres: PostgresServer = request.getfixturevalue("postgres")
+    database = postgres.database()
     try:
         yield database
     finally:
-        database.drop()
+        postgres.recycle(database)
 
 
 @pytest.fixture

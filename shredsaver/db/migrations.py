@@ -64,14 +64,26 @@ MIGRATIONS: Final[tuple[tuple[Sql, ...], ...]] = (
         sql(
             "CREATE TABLE erasures (seq {int} NOT NULL PRIMARY KEY, erasure_id {text} NOT NULL UNIQUE, "
             "customer {bytes} NOT NULL, generation {int} NOT NULL, state {text} NOT NULL, record {bytes} NOT NULL, "
-            "mac {bytes} NOT NULL, chain {bytes} NOT NULL) {strict}"
+            "mac {bytes} NOT NULL, chain {bytes} NOT NULL, retry {bytes}) {strict}"
         ),
+        sql(
+            "CREATE TABLE receipts (number {int} NOT NULL PRIMARY KEY, erasure_id {text} NOT NULL, jws {text} NOT NULL) "
+            "{strict}"
+        ),
+        sql("CREATE INDEX receipts_of_erasure ON receipts (erasure_id, number)"),
+        sql(
+            "CREATE TABLE events (seq {int} NOT NULL PRIMARY KEY, at {text} NOT NULL, kind {text} NOT NULL, "
+            "customer {bytes} NOT NULL, generation {int} NOT NULL, until {text} NOT NULL, number {int} NOT NULL, "
+            "sealed {bytes}, chain {bytes} NOT NULL) {strict}"
+        ),
+        sql("CREATE INDEX events_of_customer ON events (customer, seq)"),
         sql("CREATE INDEX erasures_of_customer ON erasures (customer, generation)"),
     ),
 )
 
 _TABLES: Final = frozenset(
     {"customers", "counters", "threads", "checkpoints", "parts", "writes", "runs", "erasures", "items", "namespaces"}
+    | {"receipts", "events"}
 )
 
 # The first name of the search path: current_schema() leaves out a schema that the role may not use.

@@ -122,7 +122,7 @@ class PostgresBackend(Backend):
         self.url = with_database(server, database)
 
     def execute(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with psycopg.connect(self.url, autocommit=True, options="-c search_path=shredsaver,public") as connection:
             cursor = connection.execute(statement.replace("?", "%s"), tuple(params))  # type: ignore[arg-type]
             return cursor.fetchall() if cursor.description else []
 
@@ -135,7 +135,7 @@ class PostgresBackend(Backend):
 
     def columns(self, table: str) -> list[str]:
         rows = self.execute(
-            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'public' AND table_name = ?"
+            "SELECT column_name FROM information_schema.columns WHERE table_schema = 'shredsaver' AND table_name = ?"
             " ORDER BY ordinal_position",
             (table,),
         )
@@ -165,9 +165,34 @@ class PostgresBackend(Backend):
             found[table] = b"\n".join(pieces)
         return found
 
+    def clear(self) -> None:
+        """Makes the database empty again, as if it were new."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            rows = connection.execute(
+                "SELECT quote_ident(nspname) FROM pg_namespace"
+                " WHERE nspname !~ '^pg_' AND nspname <> 'information_schema'"
+            )
+            for (schema,) in rows.fetchall():
+                connection.execute(f"DROP SCHEMA {schema} CASCADE")  # type: ignore[arg-type]
+            connection.execute("CREATE SCHEMA public")
+            connection.execute(f'ALTER DATABASE "{self.database}" RESET ALL')  # type: ignore[arg-type]
+        self.drop_copies()
+
     def drop(self) -> None:
+        """Drops the database itself, and every copy made of it."""
+        self._made.append(self.database)
+        self.drop_copies()
+
+    def drop_copies(self) -> None:
+        made, self._made = self._made, []
+        if not made:
+            return
         with psycopg.connect(self.server, autocommit=True) as connection:
-            for name in (*self._made, self.database):
+            for name in made:
                 connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')  # type: ignore[arg-type]
 
 
@@ -189,19 +214,39 @@ class PostgresServer:
         self.dsn = dsn
         self.binaries = binaries
         self._numbers = itertools.count(1)
+        self._made: list[str] = []
+        self._free: list[PostgresBackend] = []
 
     def database(self) -> PostgresBackend:
+        """An empty database; `recycle` takes it back."""
+        if self._free:
+            return self._free.pop()
         name = f"shredsaver_test_{os.getpid()}_{next(self._numbers)}"
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             connection.execute(f'CREATE DATABASE "{name}" TEMPLATE template0')  # type: ignore[arg-type]
+        self._made.append(name)
         return PostgresBackend(self.dsn, name, self.binaries)
+
+    def recycle(self, database: PostgresBackend) -> None:
+        """Empties a database for the next test: that is several times faster than making one."""
+        database.clear()
+        self._free.append(database)
+
+    def drop(self) -> None:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for name in self._made:
+                connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')  # type: ignore[arg-type]
 
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
     """The server named by SHREDSAVER_TEST_DSN, or one started from the wheel and thrown away at the end."""
     if dsn := os.environ.get("SHREDSAVER_TEST_DSN"):
-        yield PostgresServer(dsn, None)
+        named = PostgresServer(dsn, None)
+        try:
+            yield named
+        finally:
+            named.drop()
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says where it falls back to without XDG_RUNTIME_DIR
@@ -212,7 +257,8 @@ def postgres_server() -> Iterator[PostgresServer]:
     try:
         with psycopg.connect(server.get_uri(), autocommit=True) as connection:
             # Only clients are ever killed here, never the server: durability buys nothing and costs most of the time.
-            connection.execute("ALTER SYSTEM SET fsync = off")
+            for setting in ("fsync", "full_page_writes", "autovacuum"):
+                connection.execute(f"ALTER SYSTEM SET {setting} = off")  # type: ignore[arg-type]
             connection.execute("SELECT pg_reload_conf()")
         yield PostgresServer(server.get_uri(), Path(server.bin_path))
     finally:

@@ -41,7 +41,7 @@ def server(postgres: PostgresServer) -> Iterator[PostgresBackend]:
     try:
         yield database
     finally:
-        database.drop()
+        postgres.recycle(database)
 
 
 @pytest.fixture

@@ -292,8 +292,10 @@ class StoredKeyService:
                 secret = self._load(_DEPLOYMENT, 1).secret
             except KeyNotFoundError:
                 if self._database.run(partial(rows.used, self._roots.slots)):
-                    raise
-                secret = self._add(_DEPLOYMENT, os.urandom(_SECRETS * KEY_BYTES), enrol=False).secret
+                    # Another process made them just now; or they were lost, and then they are not made anew.
+                    secret = self._load(_DEPLOYMENT, 1).secret
+                else:
+                    secret = self._add(_DEPLOYMENT, os.urandom(_SECRETS * KEY_BYTES), enrol=False).secret
             if len(secret) != _SECRETS * KEY_BYTES:
                 raise FormatError("the deployment's secrets have a length that this version does not know")
             parts = (secret[i : i + KEY_BYTES] for i in range(0, len(secret), KEY_BYTES))

@@ -17,18 +17,20 @@ Without pytest, `run_conformance(TestMyKeyService)` runs them and gives the name
 
 Faults: `interrupted` ends an operation at one of its durable steps, as a crash would. It reaches the steps of any
 service built on `StoredKeyService`; a service of another make overrides `interrupted` with a way to fail its own.
+`FakeRoots` stands in for a remote provider of roots that several hosts share, with delays, failures and lost answers.
 """
 
 from __future__ import annotations
 
 import traceback
 
+from shredsaver.kms._fakes import FakeRemote, FakeRoots
 from shredsaver.kms._suite import Crash
 from shredsaver.kms._suite_endings import Endings
 from shredsaver.kms._suite_faults import Concurrency, Faults
 from shredsaver.kms._suite_secrets import Secrets, WholeStore
 
-__all__ = ["Crash", "KeyServiceConformance", "run_conformance"]
+__all__ = ["Crash", "FakeRemote", "FakeRoots", "KeyServiceConformance", "run_conformance"]
 
 
 class KeyServiceConformance(Secrets, Endings, WholeStore, Concurrency, Faults):

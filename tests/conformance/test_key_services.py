@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
+from shredsaver.db.sqlite import SqliteDatabase
 from shredsaver.kms import passphrase
+from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.local import LocalKeyService
-from shredsaver.kms.testing import KeyServiceConformance, run_conformance
+from shredsaver.kms.testing import FakeRemote, FakeRoots, KeyServiceConformance, run_conformance
 
 
 @pytest.fixture
@@ -57,6 +60,28 @@ class TestLocalWithMirror(TestLocal):
 
     def open(self, number: int) -> LocalKeyService:
         return LocalKeyService(self.place / f"keys{number}", slots=2, mirrors=[self.place / f"mirror{number}"])
+
+
+class TestRemoteRoots(TestLocal):
+    """Roots that several hosts share, kept apart by claims in the key store."""
+
+    def open(self, number: int) -> StoredKeyService:
+        remote = self.remotes.setdefault(number, FakeRemote())
+        path = self.place / f"keys{number}.db"
+        service = StoredKeyService(
+            SqliteDatabase(path, journal_mode="TRUNCATE", secure_delete=True), FakeRoots(remote, lease=0.05)
+        )
+        service.number = number
+        return service
+
+    def make(self) -> StoredKeyService:
+        self.remotes = getattr(self, "remotes", {})
+        return super().make()
+
+    def reopen(self, service: StoredKeyService) -> StoredKeyService:
+        service.close()
+        time.sleep(0.06)  # a claim of the process that ended has run out
+        return self.open(service.number)
 
 
 def test_the_suite_finds_a_service_that_forgets_its_tombstones(memory_path: Path) -> None:

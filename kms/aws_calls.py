@@ -111,7 +111,7 @@ class KmsCalls:
         except (BotoCoreError, ClientError) as error:
             if code_of(error) in WRONG_STATE and arn is not None:
                 raise wrong_state(self.describe(arn).state, what) from error
-            if not isinstance(error, ClientError) and outcome_unknown(error):
+            if outcome_unknown(error):
                 raise OutcomeUnknownError(str(translate(error, what))) from error
             raise translate(error, what) from error
 

@@ -11,9 +11,9 @@ from shredsaver.core import CUSTOMER_COLUMNS, FIRST_NUMBER, GET_CUSTOMER, GET_ER
 from shredsaver.db.base import Begin, Commit, Plan, Statement, call, run, sql
 from shredsaver.errors import ConfigurationError, CustomerShreddedError, ShredIncompleteError
 from shredsaver.keytree import KeyTree
+from shredsaver.purging import count
 from shredsaver.results import CustomerStatus, ShredPlan
 from shredsaver.sealing import CUSTOMER_NAME
-from shredsaver.shredding import count
 from shredsaver.threads import ADD_COUNTER, SET_CUSTOMER
 
 PAGE: Final = 100

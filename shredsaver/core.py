@@ -30,7 +30,7 @@ from shredsaver.errors import (
 from shredsaver.keyring import Keyring
 from shredsaver.keytree import KeyPuncturedError, KeyTree
 from shredsaver.kms.base import DeploymentSecrets, KeyService
-from shredsaver.sealing import associated_data, seal, unseal
+from shredsaver.sealing import REASON, associated_data, seal, unseal
 
 FIRST_NUMBER: Final = 16
 """The first number of a scope that is handed out, and the first scope that a thread gets."""
@@ -41,7 +41,7 @@ SHARE_CUSTOMER: Final = sql(f"SELECT {CUSTOMER_COLUMNS} FROM customers WHERE cus
 LOCK_CUSTOMER: Final = sql(f"SELECT {CUSTOMER_COLUMNS} FROM customers WHERE customer = ? {{update}}")
 GET_ERASURE: Final = sql(
     "SELECT seq, erasure_id, customer, generation, state, record, mac FROM erasures "
-    "WHERE customer = ? AND generation >= ? ORDER BY generation LIMIT 1"
+    "WHERE customer = ? AND generation >= ? AND state NOT IN ('scheduled', 'cancelled') ORDER BY generation LIMIT 1"
 )
 
 
@@ -131,6 +131,21 @@ class Core:
         except KeyPuncturedError:
             raise UnsealError(f"{where[0]}: the key of record {scope}/{number} is no more") from None
         return unseal(key, record, associated, where)
+
+    def seal_own(self, kind: str, identifier: str, data: bytes) -> bytes:
+        """Seals what belongs to the deployment and to no customer, such as the reason of an erasure."""
+        return seal(self._own_key(kind, identifier), data, self._own_place(identifier))
+
+    def unseal_own(self, kind: str, identifier: str, record: bytes) -> bytes:
+        """Opens what `seal_own` sealed."""
+        return unseal(self._own_key(kind, identifier), record, self._own_place(identifier), (kind, identifier))
+
+    def _own_key(self, kind: str, identifier: str) -> bytes:
+        message = msgpack.packb(["own-key", kind, identifier])
+        return hmac.digest(self.secrets.receipt_key, message, hashlib.sha256)
+
+    def _own_place(self, identifier: str) -> bytes:
+        return associated_data(REASON, self.deployment, b"", 0, 0, 0, identifier)
 
     def mac(self, kind: str, *fields: Any) -> bytes:
         """HMAC-SHA-256 of a row of the revocation record under the log key."""

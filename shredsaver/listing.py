@@ -189,7 +189,7 @@ class Lister:
         if ref is not None:
             check_name(self._core, tree, found, ref)
             return ref.thread_id
-        name = open_name(self._core, tree, found)
+        name = open_name(self._core, tree, found.place, found.name)
         if self._core.token("thread", name) != found.place.thread:
             raise UnsealError(f"threads/{found.place.thread.hex()}: the row carries another thread's name")
         return name

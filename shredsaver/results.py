@@ -56,8 +56,10 @@ class ShredResult:
         customer: The customer's token in hexadecimal.
         generation: The last generation that was erased.
         known: False if the id had never been seen: then only a tombstone was set.
-        state: ``"revoked"``, ``"destroyed"`` or ``"purged"``.
+        state: ``"revoked"``, ``"destroyed"`` or ``"purged"``; ``"scheduled"`` while a grace or a hold lasts, and
+            ``"cancelled"`` if `Shredder.reinstate` ended that.
         requested_at: When it was asked for.
+        due_at: When a scheduled erasure goes on, at the earliest.
         revoked_at: When use ended, in every process.
         destroyed_at: When the keys were proven destroyed.
         purged_at: When the rows were deleted.
@@ -65,6 +67,8 @@ class ShredResult:
         before: Rows by route before the purge.
         after: Rows by route when it was verified.
         destruction: What the key service says of the keys: method, slot, epochs, assurance, and so on.
+        targets: What became of each erasure target.
+        receipt: The signed receipt (a compact JWS), None before there is one.
         pending: The steps that are still to be done.
     """
 
@@ -74,11 +78,14 @@ class ShredResult:
     known: bool
     state: str
     requested_at: str
-    revoked_at: str
+    due_at: str | None
+    revoked_at: str | None
     destroyed_at: str | None
     purged_at: str | None
     verified_at: str | None
     before: Mapping[str, int]
     after: Mapping[str, int]
     destruction: Mapping[str, Any]
+    targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    receipt: str | None = None
     pending: tuple[str, ...] = ()

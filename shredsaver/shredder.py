@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -22,10 +23,13 @@ from shredsaver.errors import ConfigurationError
 from shredsaver.kms.base import KeyService, open_key_service
 from shredsaver.memory import Memory
 from shredsaver.namespaces import CUSTOMER, Mark, Templates
+from shredsaver.outside import Outside
+from shredsaver.restraint import Restraint
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
 from shredsaver.saver import ShredSaver
-from shredsaver.shredding import Shredding
+from shredsaver.shredding import Request, Shredding
 from shredsaver.store import ShredStore
+from shredsaver.targets import ErasureTarget, checked
 from shredsaver.vectors import VectorCache
 
 
@@ -62,6 +66,7 @@ class Shredder:
         cross_customer_search: bool = False,
         index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
+        targets: Sequence[ErasureTarget] = (),
         serde: SerializerProtocol | None = None,
         auto_setup: bool = True,
     ) -> Self:
@@ -80,6 +85,7 @@ class Shredder:
             cross_customer_search: Let searches of the store that name no customer walk all live customers.
             index: LangGraph's configuration of semantic search.
             ttl: LangGraph's configuration of items' time to live.
+            targets: What of a customer lives elsewhere and is erased with it, in this order.
             serde: The serializer of payloads; LangGraph's own without one.
             auto_setup: Create missing tables. Without it they must be there and current.
 
@@ -96,6 +102,7 @@ class Shredder:
             cross_customer_search=cross_customer_search,
             index=index,
             ttl=ttl,
+            targets=checked(targets),
             serde=serde,
             auto_setup=auto_setup,
         )
@@ -162,7 +169,14 @@ class Shredder:
     # -- erasure ----------------------------------------------------------------------------------------------------
 
     def shred(
-        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None, purge: bool = True
+        self,
+        customer_id: str,
+        *,
+        reason: str | None = None,
+        requested_by: str | None = None,
+        purge: bool = True,
+        grace: timedelta | None = None,
+        defer: bool = False,
     ) -> ShredResult:
         """Erases a customer: use ends in every process, the keys are destroyed, the rows are deleted.
 
@@ -170,29 +184,53 @@ class Shredder:
 
         Args:
             customer_id: The customer. An id never seen gets a tombstone, and the result says ``known=False``.
-            reason: A code or a case number.
-            requested_by: Who asked, as a code.
+            reason: A code or a case number stands in the receipt as it is; free text is sealed and only committed to.
+            requested_by: Who asked, likewise.
             purge: Delete the rows too. They cannot be opened either way.
+            grace: Stop use now, destroy when this has passed (at the next `resume` or opening); `reinstate` cancels it.
+            defer: Under a hold, stop use now and destroy when the hold has ended.
 
         Raises:
-            LegalHoldError: The customer is under a hold; nothing was changed.
+            LegalHoldError: The customer is under a hold, and not ``defer``; nothing was changed.
             ShredIncompleteError: A step failed after use had ended; `resume` or another call goes on.
         """
-        return self._run(self._shred([customer_id], purge=purge))[0]
+        return self._run(self._shred([customer_id], Request(reason, requested_by, purge, grace, defer)))[0]
 
     async def ashred(
-        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None, purge: bool = True
+        self,
+        customer_id: str,
+        *,
+        reason: str | None = None,
+        requested_by: str | None = None,
+        purge: bool = True,
+        grace: timedelta | None = None,
+        defer: bool = False,
     ) -> ShredResult:
         """As `shred`."""
-        return (await self._arun(self._shred([customer_id], purge=purge)))[0]
+        request = Request(reason, requested_by, purge, grace, defer)
+        return (await self._arun(self._shred([customer_id], request)))[0]
 
-    def shred_many(self, customer_ids: Sequence[str], *, purge: bool = True) -> list[ShredResult]:
+    def shred_many(
+        self,
+        customer_ids: Sequence[str],
+        *,
+        reason: str | None = None,
+        requested_by: str | None = None,
+        purge: bool = True,
+    ) -> list[ShredResult]:
         """Erases several customers, whose keys are destroyed together. Arguments, results and errors as `shred`."""
-        return self._run(self._shred(customer_ids, purge=purge))
+        return self._run(self._shred(customer_ids, Request(reason, requested_by, purge)))
 
-    async def ashred_many(self, customer_ids: Sequence[str], *, purge: bool = True) -> list[ShredResult]:
+    async def ashred_many(
+        self,
+        customer_ids: Sequence[str],
+        *,
+        reason: str | None = None,
+        requested_by: str | None = None,
+        purge: bool = True,
+    ) -> list[ShredResult]:
         """As `shred_many`."""
-        return await self._arun(self._shred(customer_ids, purge=purge))
+        return await self._arun(self._shred(customer_ids, Request(reason, requested_by, purge)))
 
     def resume(self) -> list[ShredResult]:
         """Finishes every erasure that was interrupted. Gives those it worked on."""
@@ -201,6 +239,63 @@ class Shredder:
     async def aresume(self) -> list[ShredResult]:
         """As `resume`."""
         return await self._arun(self._start().shredding.resume)
+
+    # -- holds and restriction --------------------------------------------------------------------------------------
+
+    def restrict(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """Stops every use of a customer's data (GDPR, Art. 18); keys and data stay. `reinstate` ends it."""
+        return self._restrain(customer_id, "restrict", reason, requested_by)
+
+    async def arestrict(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """As `restrict`."""
+        return await self._arestrain(customer_id, "restrict", reason, requested_by)
+
+    def reinstate(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """Ends a restriction, and cancels an erasure whose grace has not ended."""
+        return self._restrain(customer_id, "reinstate", reason, requested_by)
+
+    async def areinstate(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """As `reinstate`."""
+        return await self._arestrain(customer_id, "reinstate", reason, requested_by)
+
+    def hold(
+        self, customer_id: str, reason: str, until: datetime | None = None, *, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """Forbids erasure and deletion of a customer's data, in database and key service.
+
+        Args:
+            customer_id: The customer.
+            reason: Why; it is sealed under the customer's keys.
+            until: When it ends by itself, with a time zone; None: when it is released.
+            requested_by: Who asked; sealed as well.
+        """
+        return self._restrain(customer_id, "hold", reason, requested_by, until)
+
+    async def ahold(
+        self, customer_id: str, reason: str, until: datetime | None = None, *, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """As `hold`."""
+        return await self._arestrain(customer_id, "hold", reason, requested_by, until)
+
+    def release(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """Ends a hold. A deferred erasure goes on at the next `resume`."""
+        return self._restrain(customer_id, "release", reason, requested_by)
+
+    async def arelease(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """As `release`."""
+        return await self._arestrain(customer_id, "release", reason, requested_by)
 
     # -- customers ----------------------------------------------------------------------------------------------------
 
@@ -255,7 +350,7 @@ class Shredder:
             after = bytes.fromhex(found[-1].customer)
 
     def rotate(self) -> int:
-        """Puts every key under a new root and destroys the old roots. Data does not change. Gives the number of slots."""
+        """Puts every key under a new root and destroys the old roots; data does not change. Gives the number of slots."""
         return self._start().core.keys.rotate()
 
     async def arotate(self) -> int:
@@ -267,9 +362,23 @@ class Shredder:
     def _token(self, customer_id: object) -> bytes:
         return self._start().core.token("customer", exact_id(customer_id, "customer_id"))
 
-    def _shred(self, customer_ids: Sequence[str], *, purge: bool) -> Callable[[], Plan[list[ShredResult]]]:
-        tokens = list(dict.fromkeys(self._token(customer_id) for customer_id in customer_ids))
-        return partial(self._start().shredding.shred, tokens, purge=purge)
+    def _shred(self, customer_ids: Sequence[str], request: Request) -> Callable[[], Plan[list[ShredResult]]]:
+        names = dict.fromkeys(exact_id(customer_id, "customer_id") for customer_id in customer_ids)
+        return partial(self._start().shredding.shred, [(self._token(name), name) for name in names], request)
+
+    def _restrain(
+        self, customer_id: str, kind: str, reason: str | None, requested_by: str | None, *until: datetime | None
+    ) -> CustomerStatus:
+        token, why = self._token(customer_id), {"reason": reason, "requested_by": requested_by}
+        self._run(partial(getattr(self._start().restraint, kind), token, why, *until))
+        return self._run(partial(self._start().administration.status, token))
+
+    async def _arestrain(
+        self, customer_id: str, kind: str, reason: str | None, requested_by: str | None, *until: datetime | None
+    ) -> CustomerStatus:
+        token, why = self._token(customer_id), {"reason": reason, "requested_by": requested_by}
+        await self._arun(partial(getattr(self._start().restraint, kind), token, why, *until))
+        return await self._arun(partial(self._start().administration.status, token))
 
     def _enrol(self, customer_id: str) -> Callable[[], Plan[CustomerStatus]]:
         name = exact_id(customer_id, "customer_id")
@@ -307,7 +416,8 @@ class _Started:
             raise
         memory = Memory()
         vectors = VectorCache()
-        self.shredding = Shredding(self.core, memory, vectors)
+        self.shredding = Shredding(self.core, memory, vectors, Outside(self.core, options["targets"]))
+        self.restraint = Restraint(self.core)
         self.administration = Administration(self.core)
         self.saver = ShredSaver(self.core, resolver, memory=memory, serde=options["serde"])
         self.saver.shredder = shredder

@@ -1,180 +1,237 @@
 """The steps of a shred as plans: revoke, destroy, purge, verify. Each is durable before the next begins.
 
-Revoking ends use at once, in every process: it waits for the writers in flight and refuses those after. Destroying makes
-every copy of the data unreadable. Purging is hygiene. Whatever fails, the customer is already out of use, and `resume`
+Revoking ends use at once, in every process: it waits for the writers in flight and refuses those after. Destroying
+makes every copy of the data unreadable. Purging is hygiene. Whatever fails, the customer is already out of use, and `resume`
 or another shred goes on where this one stopped.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import timedelta
 from functools import partial
-from typing import Any, Final
+from typing import Any, NamedTuple
 from uuid import uuid4
 
-from shredsaver import erasure
-from shredsaver.core import GET_ERASURE, LOCK_CUSTOMER, Core, Customer, Erasure
-from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, call, run, sql
+from shredsaver import erasure, proof, receipts
+from shredsaver.core import LOCK_CUSTOMER, Core, Customer, Erasure
+from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, call, run
+from shredsaver.erasures import (
+    CANCELLED,
+    COMPLETE,
+    SCHEDULED,
+    SCHEDULED_OF,
+    SET_RETRY,
+    advance,
+    again,
+    append,
+    changed,
+    latest,
+    now,
+    plain,
+    receipt_of,
+    stamp,
+    unfinished,
+)
 from shredsaver.errors import (
     CustomerShreddedError,
+    DatabaseUnavailableError,
     KeyServiceError,
     LegalHoldError,
     ShredIncompleteError,
 )
+from shredsaver.keytree import KeyTree
 from shredsaver.kms.base import Destruction
 from shredsaver.memory import Memory
+from shredsaver.outside import Outside
+from shredsaver.purging import count, purge
 from shredsaver.results import ShredResult
-from shredsaver.threads import ADD_COUNTER, SET_CUSTOMER
-from shredsaver.upkeep import DELETE_OF_THREAD, EPOCH_BITS
+from shredsaver.targets import REVOKED, VERIFIED
+from shredsaver.threads import GET_NAME, SET_CUSTOMER
 from shredsaver.vectors import VectorCache
 
-LOG_COUNTER: Final = (b"", 0, 0)
-"""The row of ``counters`` that numbers the log of erasures, and that shreds queue at."""
 
-NEXT_SEQ: Final = sql(
-    "UPDATE counters SET next = next + 1 WHERE customer = ? AND generation = ? AND scope = ? RETURNING next - 1"
-)
-GET_CHAIN: Final = sql("SELECT chain FROM erasures WHERE seq = ?")
-ADD_ERASURE: Final = sql(
-    "INSERT INTO erasures (seq, erasure_id, customer, generation, state, record, mac, chain) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-)
-SET_ERASURE: Final = sql(
-    "UPDATE erasures SET customer = ?, generation = ?, state = ?, record = ?, mac = ? WHERE seq = ? AND erasure_id = ?"
-)
-OPEN_ERASURES: Final = sql(
-    "SELECT seq, erasure_id, customer, generation, state, record, mac FROM erasures WHERE state <> ? ORDER BY seq"
-)
-THREADS_TO_PURGE: Final = sql(
-    "SELECT thread FROM threads WHERE customer = ? AND generation <= ? AND scope > 0 LIMIT 64"
-)
-EMPTY_THREAD: Final = sql(
-    "UPDATE threads SET scope = 0, next_record = 0, next_part = 0, epoch = ?, uses_delta = 0, name = NULL, "
-    "touched_at = 0, expires_at = NULL WHERE thread = ?"
-)
-DELETE_OF_CUSTOMER: Final = tuple(
-    sql(f"DELETE FROM {table} WHERE customer = ? AND generation <= ?") for table in ("items", "namespaces", "counters")
-)
-"""What belongs to a customer and to no thread."""
+class Request(NamedTuple):
+    """How a shred was asked for."""
 
-_OF_THREADS: Final = (
-    "SELECT count(*) FROM {} x WHERE x.generation <= ? AND x.thread IN (SELECT thread FROM threads WHERE customer = ?)"
-)
-ROUTES: Final = {
-    "threads": sql("SELECT count(*) FROM threads WHERE generation <= ? AND customer = ? AND scope > 0"),
-    "checkpoints": sql(_OF_THREADS.format("checkpoints")),
-    "writes": sql(_OF_THREADS.format("writes")),
-    "parts": sql(_OF_THREADS.format("parts")),
-    "items": sql("SELECT count(*) FROM items WHERE generation <= ? AND customer = ?"),
-}
-"""Rows of a customer's generations, by route."""
-
-COMPLETE: Final = "complete"
-"""State of an erasure whose every step is done."""
-
-
-def now(core: Core) -> str:
-    """The time as the record keeps it: ISO 8601 in UTC."""
-    return datetime.fromtimestamp(core.clock(), UTC).isoformat(timespec="milliseconds")
-
-
-def count(customer: bytes, generation: int) -> Plan[dict[str, int]]:
-    """Counts a customer's rows by route, within the open transaction."""
-    results = yield from run(*(Statement(statement, (generation, customer)) for statement in ROUTES.values()))
-    return {route: int(result.rows[0][0]) for route, result in zip(ROUTES, results, strict=True)}
+    reason: str | None = None
+    requested_by: str | None = None
+    purge: bool = True
+    grace: timedelta | None = None
+    defer: bool = False
 
 
 class Shredding:
     """The plans of erasure. Holds what they share; one for each deployment."""
 
-    def __init__(self, core: Core, memory: Memory, vectors: VectorCache) -> None:
+    def __init__(self, core: Core, memory: Memory, vectors: VectorCache, outside: Outside) -> None:
         self._core = core
         self._memory = memory
         self._vectors = vectors
+        self._outside = outside
 
-    def shred(self, tokens: Sequence[bytes], *, purge: bool) -> Plan[list[ShredResult]]:
-        """Erases customers: each is revoked, then all keys are destroyed together, then each is purged and verified."""
-        requested = now(self._core)
-        erasures = []
-        for token in tokens:
-            if (yield from call(partial(self._core.keys.held, token))) is not None:
-                raise held(token)
-        for token in tokens:
-            erasures.append((yield from self.revoke(token, requested, purge=purge)))
-        return (yield from self.finish(erasures))
+    def shred(self, customers: Sequence[tuple[bytes, str]], request: Request) -> Plan[list[ShredResult]]:
+        """Erases customers, given by token and id.
+
+        Each is put out of use, then all keys are destroyed together, then each is purged and verified.
+        """
+        begun = []
+        for token, customer_id in customers:
+            begun.append((yield from self.begin(token, customer_id, request)))
+        yield from self.finish(begun)
+        return (yield from self.results(begun))
 
     def resume(self) -> Plan[list[ShredResult]]:
-        """Finishes every erasure that is not complete."""
+        """Finishes every erasure that can be finished now: interrupted ones, and those whose time has come."""
         yield from call(self._core.keys.resume)
-        yield Begin("read")
-        (found,) = yield from run(Statement(OPEN_ERASURES, (COMPLETE,)))
-        yield Commit()
-        return (yield from self.finish([self._core.erasure(row) for row in found.rows]))
+        due = []
+        for one in (yield from unfinished(self._core)):
+            if one.state != SCHEDULED:
+                due.append(one)
+            elif one.record["due_at"] <= now(self._core) and not (yield from self._held(one.customer)):
+                due.append((yield from self.revoke(one)))
+        yield from self.finish(due)
+        return (yield from self.results(due))
 
-    def finish(self, erasures: Sequence[Erasure]) -> Plan[list[ShredResult]]:
-        """Takes revoked erasures through the steps that are left."""
-        erasures = yield from self.destroy(erasures)
-        results = []
-        for one in erasures:
-            if one.record["purge"] and not one.record.get("purged_at"):
-                one = yield from self.purge(one)  # noqa: PLW2901 -- the next state of the same erasure
-            if one.state != COMPLETE:
-                one = yield from self.verify(one)  # noqa: PLW2901
-            results.append(result(one))
-        return results
-
-    # -- steps ------------------------------------------------------------------------------------------------------
-
-    def revoke(self, token: bytes, requested: str, *, purge: bool) -> Plan[Erasure]:
-        """Ends a customer's use: state, log entry and tombstone in one transaction. The first step of every shred.
+    def finish(self, begun: Sequence[Erasure]) -> Plan[None]:
+        """Takes revoked erasures through the steps that are left.
 
         Raises:
-            LegalHoldError: The customer is under a hold.
+            ShredIncompleteError: Some could not be finished; they are out of use.
+        """
+        pending: list[str] = []
+        problem: Exception | None = None
+        going = [one for one in begun if one.state not in (SCHEDULED, COMPLETE, CANCELLED)]
+        for one in (yield from self.destroy(going)):
+            try:
+                pending += yield from self._finish_one(one)
+            except DatabaseUnavailableError as error:
+                problem, pending = error, [*pending, erasure.PURGED]
+        # Keys that die at a date are no failure: the result says so, and `resume` asks again.
+        failed = tuple(dict.fromkeys(step for step in pending if step != erasure.DESTROYED))
+        if failed:
+            raise ShredIncompleteError(
+                f"the erasure is not complete, though use has ended; to be done: {', '.join(failed)}. Call resume",
+                pending=failed,
+            ) from problem
+
+    def results(self, begun: Sequence[Erasure]) -> Plan[list[ShredResult]]:
+        """What became of some erasures."""
+        found = []
+        yield Begin("read")
+        for one in begun:
+            current = yield from again(self._core, one)
+            receipt = yield from receipt_of(one.erasure_id)
+            found.append(result(current, receipt, self._outside.pending(current)))
+        yield Commit()
+        return found
+
+    # -- out of use -------------------------------------------------------------------------------------------------
+
+    def begin(self, token: bytes, customer_id: str, request: Request) -> Plan[Erasure]:
+        """Records that an erasure was asked for, and puts the customer out of use: for good, or with a grace for now.
+
+        Raises:
+            LegalHoldError: The customer is under a hold, and ``defer`` was not asked for.
         """
         core = self._core
-        yield Begin("write")
-        (row,) = yield from run(Statement(LOCK_CUSTOMER, (token,)))
-        customer = core.customer(row.rows[0]) if row.rows else None
-        if customer is not None and customer.state in erasure.DEAD:
-            (found,) = yield from run(Statement(GET_ERASURE, (token, customer.generation)))
-            yield Rollback()
-            return core.erasure(found.rows[0])
-        if customer is not None and erasure.held(customer.held_until, core.clock()):
-            yield Rollback()
-            raise held(token)
-        known = customer is not None
-        if customer is None:
-            customer = Customer(token, 1, erasure.LIVE, 0, "")
-        revoked = customer._replace(state=erasure.advance(customer.state, erasure.REVOKED))
-        record = {"requested_at": requested, "revoked_at": now(core), "known": known, "purge": purge}
-        one = yield from self._log(Erasure(0, str(uuid4()), token, customer.generation, erasure.REVOKED, record))
-        yield from run(Statement(SET_CUSTOMER, core.customer_row(revoked, None)), commit=True)
-        core.keyring.revoke(token, customer.generation)
-        self._memory.forget_customer(token)
-        self._vectors.forget_customer(token)
-        return one
+        is_held = yield from self._held(token)
+        while True:
+            yield Begin("write")
+            (row,) = yield from run(Statement(LOCK_CUSTOMER, (token,)))
+            customer = core.customer(row.rows[0]) if row.rows else None
+            if customer is not None and customer.state in erasure.DEAD:
+                one = yield from latest(core, token, customer.generation)
+                yield Rollback()
+                if one is None:
+                    raise CustomerShreddedError(f"customer {token.hex()} was shredded")
+                return one
+            is_held = is_held or (customer is not None and erasure.held(customer.held_until, core.clock()))
+            if is_held and not request.defer:
+                yield Rollback()
+                raise held(token)
+            tree = core.tree(customer) if customer is not None else None
+            if customer is not None and tree is None and self._outside.names:
+                yield Rollback()
+                yield from core.load_tree(customer)
+                continue
+            (scheduled,) = yield from run(Statement(SCHEDULED_OF, (token,)))
+            if scheduled.rows:
+                yield Rollback()
+                one = core.erasure(scheduled.rows[0])
+                return one if is_held or request.grace is not None else (yield from self.revoke(one))
+            waits = customer is not None and (is_held or request.grace is not None)
+            one = yield from self._record(token, customer, customer_id, request, tree, waits=waits)
+            return (yield from self._put_out_of_use(customer or Customer(token, 1, erasure.LIVE, 0, ""), one))
 
-    def _log(self, one: Erasure) -> Plan[Erasure]:
-        """Appends to the log of erasures, whose entries are chained by HMAC under the log key."""
+    def revoke(self, scheduled: Erasure) -> Plan[Erasure]:
+        """Revokes a customer whose erasure was scheduled, unless that was cancelled meanwhile."""
         core = self._core
-        _, taken = yield from run(Statement(ADD_COUNTER, (*LOG_COUNTER, 1)), Statement(NEXT_SEQ, LOG_COUNTER))
-        one = one._replace(seq=int(taken.rows[0][0]))
-        (before,) = yield from run(Statement(GET_CHAIN, (one.seq - 1,)))
-        previous = bytes(before.rows[0][0]) if before.rows else b""
-        chain = core.mac("erasure-log", previous, one.seq, one.erasure_id, one.customer, one.record["revoked_at"])
-        yield from run(Statement(ADD_ERASURE, (*core.erasure_row(one), chain)))
+        yield Begin("write")
+        (row,) = yield from run(Statement(LOCK_CUSTOMER, (scheduled.customer,)))
+        one = yield from again(core, scheduled)
+        if one.state != SCHEDULED:
+            yield Rollback()
+            return one
+        one = one._replace(state=erasure.REVOKED, record={**one.record, "revoked_at": now(core)})
+        return (yield from self._put_out_of_use(core.customer(row.rows[0]), one))
+
+    def _record(
+        self,
+        token: bytes,
+        customer: Customer | None,
+        customer_id: str,
+        request: Request,
+        tree: KeyTree | None,
+        *,
+        waits: bool,
+    ) -> Plan[Erasure]:
+        """Appends the entry of a new erasure within the open transaction."""
+        core, erasure_id = self._core, str(uuid4())
+        generation = customer.generation if customer else 1
+        salt = receipts.salt(core.secrets.receipt_key, erasure_id)
+        record: dict[str, Any] = {
+            "requested_at": now(core),
+            "known": customer is not None,
+            "purge": request.purge,
+            "who": receipts.commitment(salt, "customer", customer_id),
+            "reason": proof.reason(core, erasure_id, request.reason, "reason"),
+            "requested_by": proof.reason(core, erasure_id, request.requested_by, "requested_by"),
+            "target_names": self._outside.names,
+        }
+        if waits:
+            record["due_at"] = stamp(core.clock() + (request.grace or timedelta()).total_seconds())
+        else:
+            record["revoked_at"] = record["requested_at"]
+        retry = yield from self._outside.remember(erasure_id, token, generation, customer_id, tree)
+        state = SCHEDULED if waits else erasure.REVOKED
+        return (yield from append(core, Erasure(0, erasure_id, token, generation, state, record), retry))
+
+    def _put_out_of_use(self, customer: Customer, one: Erasure) -> Plan[Erasure]:
+        """Changes the customer's state as the entry says, within the open transaction, and commits."""
+        state = erasure.REVOKED if one.state == erasure.REVOKED else erasure.RESTRICTED
+        (kept,) = yield from run(Statement(GET_NAME, (customer.customer,)))
+        name = kept.rows[0][0] if kept.rows and state == erasure.RESTRICTED else None
+        moved = customer if customer.state == state else customer._replace(state=erasure.advance(customer.state, state))
+        row = self._core.customer_row(moved, name)
+        yield from run(changed(self._core, one), Statement(SET_CUSTOMER, row), commit=True)
+        if state == erasure.REVOKED:
+            self._core.keyring.revoke(customer.customer, customer.generation)
+            self._memory.forget_customer(customer.customer)
+            self._vectors.forget_customer(customer.customer)
         return one
 
-    def destroy(self, erasures: Sequence[Erasure]) -> Plan[list[Erasure]]:
+    # -- the other steps --------------------------------------------------------------------------------------------
+
+    def destroy(self, going: Sequence[Erasure]) -> Plan[list[Erasure]]:
         """Destroys the keys of those that are revoked, in one call to the key service.
 
         Raises:
             ShredIncompleteError: The key service failed; the customers stay revoked.
         """
-        waiting = [one for one in erasures if one.state == erasure.REVOKED]
-        done: dict[str, Erasure] = {one.erasure_id: one for one in erasures}
+        waiting = [one for one in going if one.state == erasure.REVOKED]
+        done: dict[str, Erasure] = {one.erasure_id: one for one in going}
         if waiting:
             try:
                 destructions: list[Destruction] = yield from call(
@@ -188,42 +245,35 @@ class Shredding:
                 ) from error
             for one, destruction in zip(waiting, destructions, strict=True):
                 done[one.erasure_id] = yield from self._destroyed(one, destruction)
-        return [done[one.erasure_id] for one in erasures]
+        return [done[one.erasure_id] for one in going]
 
     def _destroyed(self, one: Erasure, destruction: Destruction) -> Plan[Erasure]:
-        record = {**one.record, "destruction": _plain(destruction)}
+        fields = plain({**asdict(destruction), "customer": destruction.customer.hex()})
+        record = {**one.record, "destruction": fields}
         record["known"] = bool(record["known"] or destruction.known)
-        state = one.state
         generation = max(one.generation, destruction.generation)
+        state = one.state
         if destruction.state == "destroyed":
             state = erasure.DESTROYED
             record["destroyed_at"] = destruction.destroyed_at or now(self._core)
-        return (yield from self._advance(one._replace(state=state, generation=generation, record=record), state))
+        return (yield from advance(self._core, one._replace(state=state, generation=generation, record=record), state))
 
-    def purge(self, one: Erasure) -> Plan[Erasure]:
-        """Deletes the customer's rows, thread by thread; only who a thread belonged to stays, so that it stays refused."""
-        owner = (one.customer, one.generation)
-        if "before" not in one.record:
-            yield Begin("read")
-            counts = yield from count(*owner)
-            yield Commit()
-            one = one._replace(record={**one.record, "before": counts})
-            one = yield from self._advance(one, None)
-        while True:
+    def _finish_one(self, one: Erasure) -> Plan[list[str]]:
+        """Targets, purge, verification, receipt. Gives the steps that could not be done."""
+        one = yield from self._outside.erase(one, REVOKED)
+        if one.record["purge"] and not one.record.get("purged_at"):
+            one = yield from purge(self._core, one)
+        one = yield from self.verify(one)
+        pending = [] if one.state in (erasure.DESTROYED, erasure.PURGED) else [erasure.DESTROYED]
+        if not pending:
+            one = yield from self._outside.erase(one, VERIFIED)
+        pending += self._outside.pending(one)
+        yield from proof.issue(self._core, one, tuple(pending))
+        if not pending:
             yield Begin("write")
-            (threads,) = yield from run(Statement(THREADS_TO_PURGE, owner))
-            if not threads.rows:
-                break
-            for (thread,) in threads.rows:
-                yield from run(
-                    *(Statement(delete, (thread,)) for delete in DELETE_OF_THREAD),
-                    Statement(EMPTY_THREAD, (secrets.randbits(EPOCH_BITS), thread)),
-                )
-            yield Commit()
-        yield from run(*(Statement(delete, owner) for delete in DELETE_OF_CUSTOMER), commit=True)
-        state = erasure.PURGED if one.state == erasure.DESTROYED else one.state
-        one = one._replace(state=state, record={**one.record, "purged_at": now(self._core)})
-        return (yield from self._advance(one, state))
+            complete = changed(self._core, one._replace(state=COMPLETE))
+            yield from run(complete, Statement(SET_RETRY, (None, one.erasure_id)), commit=True)
+        return pending
 
     def verify(self, one: Erasure) -> Plan[Erasure]:
         """Counts again, and asks the key service for the keys: it must say that they are no more.
@@ -243,32 +293,17 @@ class Shredding:
         yield Begin("read")
         after = yield from count(one.customer, one.generation)
         yield Commit()
-        record = {**one.record, "after": after, "verified_at": now(self._core)}
-        record.setdefault("before", after)
+        record = {"before": after, **one.record, "after": after, "verified_at": now(self._core)}
         if one.record["purge"] and any(after.values()):
             raise ShredIncompleteError(
                 f"rows of customer {one.customer.hex()} are still there after the purge: "
                 + ", ".join(f"{number} {route}" for route, number in after.items() if number),
                 pending=(erasure.PURGED,),
             )
-        final = one.state in (erasure.DESTROYED, erasure.PURGED)
-        return (yield from self._advance(one._replace(state=COMPLETE if final else one.state, record=record), None))
+        return (yield from advance(self._core, one._replace(record=record)))
 
-    def _advance(self, one: Erasure, state: str | None) -> Plan[Erasure]:
-        """Makes a step durable: the log's entry, and the customer's state if it changed."""
-        core = self._core
-        *fields, mac = core.erasure_row(one)
-        seq, erasure_id, *rest = fields
-        yield Begin("write")
-        (row,) = yield from run(Statement(LOCK_CUSTOMER, (one.customer,)))
-        customer = core.customer(row.rows[0])
-        statements = [Statement(SET_ERASURE, (*rest, mac, seq, erasure_id))]
-        # An enrolment may have come in between: then the row speaks of a later generation and is left alone.
-        if state is not None and customer.generation <= one.generation and customer.state in erasure.DEAD:
-            moved = customer._replace(state=state, generation=one.generation)
-            statements.append(Statement(SET_CUSTOMER, core.customer_row(moved, None)))
-        yield from run(*statements, commit=True)
-        return one
+    def _held(self, token: bytes) -> Plan[bool]:
+        return (yield from call(partial(self._core.keys.held, token))) is not None
 
 
 def held(token: bytes) -> LegalHoldError:
@@ -276,12 +311,12 @@ def held(token: bytes) -> LegalHoldError:
     return LegalHoldError(f"customer {token.hex()} is under a hold: release it first, or defer the erasure")
 
 
-def result(one: Erasure) -> ShredResult:
+def result(one: Erasure, receipt: str | None, targets: tuple[str, ...]) -> ShredResult:
     """What a caller is told of an erasure."""
-    record: Mapping[str, Any] = one.record
-    state = one.state
+    record, state = one.record, one.state
     if state == COMPLETE:
         state = erasure.PURGED if record["purge"] else erasure.DESTROYED
+    steps = () if state in (SCHEDULED, CANCELLED) else erasure.remaining(state, purge=record["purge"])
     return ShredResult(
         erasure_id=one.erasure_id,
         customer=one.customer.hex(),
@@ -289,20 +324,15 @@ def result(one: Erasure) -> ShredResult:
         known=record["known"],
         state=state,
         requested_at=record["requested_at"],
-        revoked_at=record["revoked_at"],
+        due_at=record.get("due_at"),
+        revoked_at=record.get("revoked_at"),
         destroyed_at=record.get("destroyed_at"),
         purged_at=record.get("purged_at"),
         verified_at=record.get("verified_at"),
         before=record.get("before", {}),
         after=record.get("after", {}),
         destruction=record.get("destruction", {}),
-        pending=erasure.remaining(state, purge=record["purge"]),
+        targets=record.get("targets", {}),
+        receipt=receipt,
+        pending=() if one.state in (COMPLETE, CANCELLED) else (*steps, *targets),
     )
-
-
-def _plain(destruction: Destruction) -> dict[str, Any]:
-    fields = asdict(destruction)
-    fields["customer"] = destruction.customer.hex()
-    fields["key_ids"] = list(destruction.key_ids)
-    fields["details"] = dict(destruction.details)
-    return fields

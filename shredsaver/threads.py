@@ -31,6 +31,7 @@ THREAD_ROW: Final = (
     + " FROM threads t LEFT JOIN customers c ON c.customer = t.customer WHERE t.thread = ?"
 )
 GET_THREAD: Final = sql(THREAD_ROW)
+GET_NAME: Final = sql("SELECT name FROM customers WHERE customer = ?")
 ADD_CUSTOMER: Final = sql(
     f"INSERT INTO customers ({CUSTOMER_COLUMNS}, name) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer) DO NOTHING"
 )
@@ -116,18 +117,17 @@ def admit_named(core: Core, ref: Ref) -> Plan[Customer | None]:
     return (yield from core.admit(found.rows[0]))
 
 
-def open_name(core: Core, tree: KeyTree, found: Found) -> str:
+def open_name(core: Core, tree: KeyTree, place: Place, name: bytes | None) -> str:
     """Opens the thread's sealed name: it binds thread, customer, generation and scope.
 
     Raises:
         UnsealError: The row is not this thread's.
     """
-    place = found.place
     where = ("threads", place.thread)
-    if found.name is None:
+    if name is None:
         raise UnsealError(f"threads/{place.thread.hex()}: the thread's name is missing")
-    name = core.unseal(tree, THREAD_NAME, place.owner, place.scope, 0, found.name, where, place.thread)
-    return name.decode("utf-8")
+    opened = core.unseal(tree, THREAD_NAME, place.owner, place.scope, 0, name, where, place.thread)
+    return opened.decode("utf-8")
 
 
 def check_name(core: Core, tree: KeyTree, found: Found, ref: Ref) -> None:
@@ -136,8 +136,8 @@ def check_name(core: Core, tree: KeyTree, found: Found, ref: Ref) -> None:
     Raises:
         UnsealError: The row is not this thread's.
     """
-    if open_name(core, tree, found) != ref.thread_id:
-        place = found.place
+    place = found.place
+    if open_name(core, tree, place, found.name) != ref.thread_id:
         raise UnsealError(f"threads/{place.thread.hex()}: the row carries another thread's name")
 
 

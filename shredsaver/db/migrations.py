@@ -67,8 +67,8 @@ MIGRATIONS: Final[tuple[tuple[Sql, ...], ...]] = (
             "mac {bytes} NOT NULL, chain {bytes} NOT NULL, retry {bytes}) {strict}"
         ),
         sql(
-            "CREATE TABLE receipts (number {int} NOT NULL PRIMARY KEY, erasure_id {text} NOT NULL, jws {text} NOT NULL) "
-            "{strict}"
+            "CREATE TABLE receipts (number {int} NOT NULL PRIMARY KEY, erasure_id {text} NOT NULL, "
+            "jws {text} NOT NULL) {strict}"
         ),
         sql("CREATE INDEX receipts_of_erasure ON receipts (erasure_id, number)"),
         sql(

@@ -137,6 +137,20 @@ def send(connection: Connection, queries: Sequence[Query]) -> list[Reply]:
     return [Reply(cursor.fetchall() if _has_rows(cursor) else [], *_outcome(cursor)) for cursor in cursors]
 
 
+def post(connection: Connection, query: Query) -> None:
+    """Sends without waiting: `send` takes the answer in before its own."""
+    connection.cursor().execute(query.text)
+    connection.stream._enqueue_sync()
+    connection.wait(connection.stream._communicate_gen())
+
+
+async def apost(connection: AsyncConnection, query: Query) -> None:
+    """As `post`, awaiting that it is sent."""
+    await connection.cursor().execute(query.text)
+    connection.stream._enqueue_sync()
+    await connection.wait(connection.stream._communicate_gen())
+
+
 async def asend(connection: AsyncConnection, queries: Sequence[Query]) -> list[Reply]:
     """As `send`, awaiting."""
     cursors = []

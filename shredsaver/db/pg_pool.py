@@ -84,8 +84,8 @@ class _Idle(Generic[C]):
 
 def _is_quiet(connection: Connection | AsyncConnection) -> bool:
     """Whether the server has said nothing since the last answer: a server that ended a connection has."""
-    if connection.closed:
-        return False
+    if connection.closed or connection.stream.result_queue:
+        return not connection.closed  # an answer that nobody waited for may be there, and is read with the next
     poll = getattr(select, "poll", None)
     if poll is None:
         return not select.select([connection.pgconn.socket], [], [], 0)[0]

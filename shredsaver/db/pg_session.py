@@ -71,6 +71,13 @@ class Send(NamedTuple):
     queries: Sequence[Query]
 
 
+class Post(NamedTuple):
+    """Send the word that ends a transaction in which nothing was written, and do not wait. Answer: None."""
+
+    connection: Any
+    query: Query
+
+
 class Release(NamedTuple):
     """Give a connection back; a broken one is closed. Answer: None."""
 
@@ -84,7 +91,7 @@ class Pause(NamedTuple):
     seconds: float
 
 
-Step = Acquire | Send | Release | Pause | Call
+Step = Acquire | Send | Post | Release | Pause | Call
 Steps = Generator[Step, Any, T]
 
 
@@ -173,8 +180,7 @@ class _Session:
             if self.mode is None:
                 raise RuntimeError("a plan ended a transaction that it had not begun")
             if self._connection is not None:
-                word = "COMMIT" if isinstance(effect, Commit) else "ROLLBACK"
-                yield from self._send([Query(word)], ends=word)
+                yield from self._end("COMMIT" if isinstance(effect, Commit) else "ROLLBACK")
             self.mode = None
             return None
         if isinstance(effect, Call):
@@ -217,7 +223,16 @@ class _Session:
             yield Release(connection, broken=False)
         return replies
 
-    def _step(self, step: Acquire | Send) -> Steps[Any]:
+    def _end(self, word: str) -> Steps[None]:
+        if word == "COMMIT" and self.mode == "write":
+            yield from self._send([Query(word)], ends=word)
+            return
+        # Nobody needs the answer: whoever gets the connection next reads it first.
+        yield from self._step(Post(self._connection, Query(word)))
+        connection, self._connection = self._connection, None
+        yield Release(connection, broken=False)
+
+    def _step(self, step: Acquire | Send | Post) -> Steps[Any]:
         try:
             return (yield step)
         except psycopg.Error as error:

@@ -25,7 +25,7 @@ from shredsaver.db import pg_connect, pg_url
 from shredsaver.db.base import Begin, Call, Plan, PlanFactory, Sql, Statement, T, run
 from shredsaver.db.pg_errors import StandbyError, translate
 from shredsaver.db.pg_pool import AwaitingPool, BlockingPool
-from shredsaver.db.pg_session import Acquire, Query, Release, Send, Step, drive
+from shredsaver.db.pg_session import Acquire, Post, Query, Release, Send, Step, drive
 
 _CALL_THREADS: Final = 32
 _IN_RECOVERY: Final = Query("SELECT pg_is_in_recovery()")
@@ -156,6 +156,8 @@ class PostgresDatabase:
     async def _atake(self, pool: AwaitingPool, step: Step) -> Any:
         if isinstance(step, Send):
             return await pg_connect.asend(step.connection, step.queries)
+        if isinstance(step, Post):
+            return await pg_connect.apost(step.connection, step.query)
         if isinstance(step, Acquire):
             return await pool.acquire(check=step.check)
         if isinstance(step, Release):
@@ -253,6 +255,8 @@ _left_to_the_parent: Final[list[Any]] = []
 def _take(pool: BlockingPool, step: Step) -> Any:
     if isinstance(step, Send):
         return pg_connect.send(step.connection, step.queries)
+    if isinstance(step, Post):
+        return pg_connect.post(step.connection, step.query)
     if isinstance(step, Acquire):
         return pool.acquire(check=step.check)
     if isinstance(step, Release):

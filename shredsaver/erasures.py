@@ -1,0 +1,124 @@
+"""The log of erasures: its entries, chained by HMAC under the log key, and the receipts issued for them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from shredsaver import erasure
+from shredsaver.core import GET_ERASURE, LOCK_CUSTOMER, Core, Erasure
+from shredsaver.db.base import Begin, Commit, Plan, Statement, run, sql
+from shredsaver.threads import ADD_COUNTER, SET_CUSTOMER
+
+SCHEDULED: Final = "scheduled"
+COMPLETE: Final = "complete"
+CANCELLED: Final = "cancelled"
+"""States of an entry besides those of a generation."""
+
+LOG_COUNTER: Final = (b"", 0, 0)
+"""The row of ``counters`` that numbers the log of erasures, and that shreds queue at."""
+
+RECEIPT_COUNTER: Final = (b"", 0, 1)
+EVENT_COUNTER: Final = (b"", 0, 2)
+
+_COLUMNS: Final = "seq, erasure_id, customer, generation, state, record, mac"
+NEXT_SEQ: Final = sql(
+    "UPDATE counters SET next = next + 1 WHERE customer = ? AND generation = ? AND scope = ? RETURNING next - 1"
+)
+GET_CHAIN: Final = sql("SELECT chain FROM erasures WHERE seq = ?")
+ADD_ERASURE: Final = sql(f"INSERT INTO erasures ({_COLUMNS}, chain, retry) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
+SET_ERASURE: Final = sql(
+    "UPDATE erasures SET customer = ?, generation = ?, state = ?, record = ?, mac = ? WHERE seq = ? AND erasure_id = ?"
+)
+GET_ONE: Final = sql(f"SELECT {_COLUMNS} FROM erasures WHERE erasure_id = ?")
+OPEN_ERASURES: Final = sql(f"SELECT {_COLUMNS} FROM erasures WHERE state NOT IN ('complete', 'cancelled') ORDER BY seq")
+SCHEDULED_OF: Final = sql(f"SELECT {_COLUMNS} FROM erasures WHERE customer = ? AND state = 'scheduled' ORDER BY seq")
+GET_RETRY: Final = sql("SELECT retry FROM erasures WHERE erasure_id = ?")
+SET_RETRY: Final = sql("UPDATE erasures SET retry = ? WHERE erasure_id = ?")
+GET_RECEIPT: Final = sql("SELECT number, jws FROM receipts WHERE erasure_id = ? ORDER BY number DESC LIMIT 1")
+LAST_RECEIPT: Final = sql("SELECT jws FROM receipts WHERE number = ?")
+LIST_RECEIPTS: Final = sql("SELECT number, jws FROM receipts WHERE number > ? ORDER BY number LIMIT 100")
+ADD_RECEIPT: Final = sql("INSERT INTO receipts (number, erasure_id, jws) VALUES (?, ?, ?)")
+
+
+def now(core: Core) -> str:
+    """The time as the record keeps it: ISO 8601 in UTC."""
+    return stamp(core.clock())
+
+
+def stamp(seconds: float) -> str:
+    """A time in seconds since the epoch as ISO 8601 in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+
+
+def number(counter: tuple[bytes, int, int]) -> Plan[int]:
+    """The next number of a log, within the open transaction; others wait for this one."""
+    _, taken = yield from run(Statement(ADD_COUNTER, (*counter, 1)), Statement(NEXT_SEQ, counter))
+    return int(taken.rows[0][0])
+
+
+def append(core: Core, one: Erasure, retry: bytes | None) -> Plan[Erasure]:
+    """Adds an entry within the open transaction. The entry that is given back has its position."""
+    one = one._replace(seq=(yield from number(LOG_COUNTER)))
+    (before,) = yield from run(Statement(GET_CHAIN, (one.seq - 1,)))
+    previous = bytes(before.rows[0][0]) if before.rows else b""
+    yield from run(Statement(ADD_ERASURE, (*core.erasure_row(one), chained(core, previous, one), retry)))
+    return one
+
+
+def chained(core: Core, previous: bytes, one: Erasure) -> bytes:
+    """The chain's value at an entry: over the value before and what never changes of the entry."""
+    return core.mac("erasure-log", previous, one.seq, one.erasure_id, one.customer, one.record["requested_at"])
+
+
+def latest(core: Core, token: bytes, generation: int) -> Plan[Erasure | None]:
+    """The erasure of a generation, within the open transaction."""
+    (found,) = yield from run(Statement(GET_ERASURE, (token, generation)))
+    return core.erasure(found.rows[0]) if found.rows else None
+
+
+def unfinished(core: Core) -> Plan[list[Erasure]]:
+    """Every entry that is neither complete nor cancelled."""
+    yield Begin("read")
+    (found,) = yield from run(Statement(OPEN_ERASURES))
+    yield Commit()
+    return [core.erasure(row) for row in found.rows]
+
+
+def again(core: Core, one: Erasure) -> Plan[Erasure]:
+    """An entry as it stands now, within the open transaction."""
+    (found,) = yield from run(Statement(GET_ONE, (one.erasure_id,)))
+    return core.erasure(found.rows[0])
+
+
+def changed(core: Core, one: Erasure) -> Statement:
+    """The statement that stores an entry's new state."""
+    seq, erasure_id, *rest = core.erasure_row(one)
+    return Statement(SET_ERASURE, (*rest, seq, erasure_id))
+
+
+def advance(core: Core, one: Erasure, state: str | None = None) -> Plan[Erasure]:
+    """Makes a step durable in a transaction of its own: the entry, and the customer's state if one is given."""
+    yield Begin("write")
+    (row,) = yield from run(Statement(LOCK_CUSTOMER, (one.customer,)))
+    customer = core.customer(row.rows[0])
+    statements = [changed(core, one)]
+    # An enrolment may have come in between: then the row speaks of a later generation and is left alone.
+    if state is not None and customer.generation <= one.generation and customer.state in erasure.DEAD:
+        moved = customer._replace(state=state, generation=one.generation)
+        statements.append(Statement(SET_CUSTOMER, core.customer_row(moved, None)))
+    yield from run(*statements, commit=True)
+    return one
+
+
+def receipt_of(erasure_id: str) -> Plan[str | None]:
+    """The last receipt of an erasure, within the open transaction."""
+    (found,) = yield from run(Statement(GET_RECEIPT, (erasure_id,)))
+    return str(found.rows[0][1]) if found.rows else None
+
+
+def plain(value: Any) -> Any:
+    """Makes lists of tuples, so that a record is the same before and after it was stored."""
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value

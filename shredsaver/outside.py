@@ -1,0 +1,126 @@
+"""Running erasure targets: with retries, their state kept, and what a retry needs sealed until all is done."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from shredsaver import erasures
+from shredsaver.core import Core, Erasure
+from shredsaver.db.base import Begin, Commit, Plan, Statement, call, run, sql
+from shredsaver.errors import UnsealError
+from shredsaver.keytree import KeyTree
+from shredsaver.memory import Place
+from shredsaver.targets import REVOKED, ErasureContext, ErasureTarget
+from shredsaver.threads import open_name
+
+ATTEMPTS: Final = 3
+FIRST_DELAY: Final = 0.1
+"""Seconds before the second attempt; each further one waits twice as long."""
+
+ERASED: Final = "erased"
+FAILED: Final = "failed"
+
+NAMES_OF_THREADS: Final = sql(
+    "SELECT thread, customer, generation, scope, next_record, next_part, epoch, name FROM threads "
+    "WHERE customer = ? AND generation <= ? AND scope > 0"
+)
+ROWS_OF_THREAD: Final = tuple(
+    sql(f"SELECT count(*) FROM {table} WHERE thread = ? AND generation <= ?")
+    for table in ("checkpoints", "writes", "parts")
+)
+
+
+class Outside:
+    """The targets of a deployment."""
+
+    def __init__(
+        self, core: Core, targets: Sequence[ErasureTarget], *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._core = core
+        self._targets = targets
+        self._sleep = sleep
+
+    @property
+    def names(self) -> list[str]:
+        """The targets' names, in the order in which they erase."""
+        return [target.name for target in self._targets]
+
+    def remember(
+        self, erasure_id: str, token: bytes, generation: int, customer_id: str, tree: KeyTree | None
+    ) -> Plan[bytes | None]:
+        """Seals what the targets will have to know, within the transaction that revokes. None without targets."""
+        if not self._targets:
+            return None
+        thread_ids: list[str] = []
+        if tree is not None:
+            (found,) = yield from run(Statement(NAMES_OF_THREADS, (token, generation)))
+            for *place, name in found.rows:
+                stands = Place(*place)
+                if stands.generation == generation:
+                    thread_ids.append(open_name(self._core, tree, stands, name))
+        data = json.dumps([customer_id, thread_ids]).encode("ascii")
+        return self._core.seal_own("retry", erasure_id, data)
+
+    def erase(self, one: Erasure, after: str) -> Plan[Erasure]:
+        """Asks the targets of one stage that have not erased yet. Failures are kept in the entry, not raised."""
+        states: dict[str, Any] = dict(one.record.get("targets", {}))
+        waiting = [
+            target
+            for target in self._targets
+            if target.after == after and states.get(target.name, {}).get("status") != ERASED
+        ]
+        if not waiting:
+            return one
+        context = yield from self._context(one, after)
+        for target in waiting:
+            tried = states.get(target.name, {}).get("attempts", 0)
+            outcome = yield from call(partial(self._attempt, target, context))
+            outcome["attempts"] += tried
+            states[target.name] = {**outcome, "after": after, "at": erasures.now(self._core)}
+            one = one._replace(record={**one.record, "targets": dict(states)})
+            one = yield from erasures.advance(self._core, one)
+        return one
+
+    def pending(self, one: Erasure) -> tuple[str, ...]:
+        """The targets that have not erased yet, as steps."""
+        states = one.record.get("targets", {})
+        wanted = [*dict.fromkeys((*one.record.get("target_names", ()), *states))]
+        return tuple(f"target:{name}" for name in wanted if states.get(name, {}).get("status") != ERASED)
+
+    def _context(self, one: Erasure, after: str) -> Plan[ErasureContext]:
+        yield Begin("read")
+        (found,) = yield from run(Statement(erasures.GET_RETRY, (one.erasure_id,)))
+        retry = found.rows[0][0] if found.rows else None
+        if retry is None:
+            raise UnsealError(f"erasures/{one.seq}: what the erasure targets need is missing")
+        customer_id, thread_ids = json.loads(self._core.unseal_own("retry", one.erasure_id, bytes(retry)))
+        if after != REVOKED and one.record["purge"]:
+            gone = []
+            for thread_id in thread_ids:
+                key = (self._core.token("thread", thread_id), one.generation)
+                counts = yield from run(*(Statement(statement, key) for statement in ROWS_OF_THREAD))
+                gone += [thread_id] if not any(int(result.rows[0][0]) for result in counts) else []
+            thread_ids = gone
+        yield Commit()
+        return ErasureContext(one.erasure_id, customer_id, tuple(thread_ids))
+
+    def _attempt(self, target: ErasureTarget, context: ErasureContext) -> dict[str, Any]:
+        """Tries a few times. Blocks."""
+        error, remaining = "", -1
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                target.erase(context)
+                remaining = target.remaining(context)
+            except Exception as failure:  # noqa: BLE001 -- a target is foreign code; what it raised is in the receipt
+                error, remaining = type(failure).__name__, -1
+            else:
+                if remaining == 0:
+                    return {"status": ERASED, "attempts": attempt, "remaining": 0}
+                error = "remaining"
+            if attempt < ATTEMPTS:
+                self._sleep(FIRST_DELAY * 2 ** (attempt - 1))
+        return {"status": FAILED, "attempts": ATTEMPTS, "remaining": remaining, "error": error}

@@ -295,6 +295,30 @@ def test_a_run_is_one_round_trip_whatever_it_holds(
         assert proxy.round_trips - before == trips
 
 
+def test_the_end_of_a_reading_plan_is_not_waited_for(proxy: PostgresProxy, opened: Any, runner: Runner) -> None:
+    database = opened(proxy.url, pool_size=1)
+
+    def ending(effect: Any) -> Callable[[], Plan[Any]]:
+        def plan() -> Plan[Any]:
+            yield Begin("read")
+            (answer,) = yield from run(Statement(COUNT))
+            yield effect
+            return answer.rows
+
+        return plan
+
+    runner(database, ending(Commit()))
+    proxy.latency = 0.15
+    for effect in (Commit(), Rollback()):
+        started = time.monotonic()
+        assert runner(database, ending(effect)) == [(0,)]
+        assert time.monotonic() - started < 0.45  # its own round trip, and what is left of the one before
+    proxy.latency = 0
+    assert runner(database, lambda: write(Statement(INSERT, (1, b"", ""))))[0].changed == 1
+    assert proxy.cut() == 1
+    assert runner(database, ending(Commit())) == [(1,)]
+
+
 def test_statements_are_prepared_once_whatever_the_size_of_numbers(server: PostgresBackend, opened: Any) -> None:
     database = opened(pool_size=1)
 

@@ -207,6 +207,7 @@ def test_refresh_never_repeats_a_key() -> None:
 def test_generated_trees_differ_and_survive_their_bytes() -> None:
     one, two = KeyTree.generate(), KeyTree.generate()
     assert one.derive(0, 0) != two.derive(0, 0)
+    assert nodes_in(one.to_bytes()) == [(0, 2**64 - 1)]
     assert KeyTree.from_bytes(one.to_bytes()).derive(16, 16) == one.derive(16, 16)
 
 

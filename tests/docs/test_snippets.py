@@ -3,7 +3,8 @@
 The Python blocks of a page share one namespace and one empty directory, as for a reader who types them in order. A
 ``text`` block right after a Python block is what that block prints. Of ``bash`` blocks the lines that start with
 ``shredsaver`` run too; the others are installations and the like, which the CI script runs. A block under the comment
-``<!-- needs postgres -->`` finds a real server behind the URL it names.
+``<!-- needs postgres -->`` finds a real server behind the URL it names, one under ``<!-- needs aws -->`` the tests'
+fake of AWS KMS.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+
+from tests.fakes.kms_server import KmsServer
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -53,6 +57,12 @@ def commands(block: Block) -> list[str]:
     return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith("shredsaver ")]
 
 
+@pytest.fixture
+def kms() -> Iterator[KmsServer]:
+    with KmsServer() as server:
+        yield server
+
+
 def test_fences_are_closed() -> None:
     for page in PAGES:
         fences = re.findall(r"^```.*$", page.read_text(encoding="utf-8"), re.MULTILINE)
@@ -80,6 +90,9 @@ def test_a_page_does_what_it_says(
                 database = request.getfixturevalue("postgres").database()
                 request.addfinalizer(database.drop)
                 source = POSTGRES_URL.sub(database.url, source)
+            if "<!-- needs aws -->" in block.lead:
+                for name, value in request.getfixturevalue("kms").environment.items():
+                    monkeypatch.setenv(name, value)
             # Line numbers of a traceback are then those of the page.
             exec(compile("\n" * (block.line - 1) + source, str(page), "exec"), namespace)
             printed = capsys.readouterr().out.strip()

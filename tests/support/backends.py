@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 import sqlite3
 import subprocess
 import tempfile
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,6 +73,14 @@ class Backend(ABC):
         }
 
 
+def read_files(files: Iterable[Path]) -> dict[str, bytes]:
+    """What files hold, by name.
+
+    They are read by another process: closing a file drops every lock that SQLite holds on it in this one.
+    """
+    return {file.name: subprocess.run(["cat", file], check=True, capture_output=True).stdout for file in files}
+
+
 class SqliteBackend(Backend):
     kind = "sqlite"
 
@@ -103,11 +110,11 @@ class SqliteBackend(Backend):
     def copy(self) -> SqliteBackend:
         directory = Path(tempfile.mkdtemp(prefix="copy-", dir=self.path.parent))
         for file in self.files():
-            shutil.copy2(file, directory / file.name)
+            subprocess.run(["cp", "-p", file, directory], check=True)
         return SqliteBackend(directory / self.path.name)
 
     def dump(self) -> dict[str, bytes]:
-        return {file.name: file.read_bytes() for file in self.files()}
+        return read_files(self.files())
 
 
 class PostgresBackend(Backend):
@@ -127,10 +134,7 @@ class PostgresBackend(Backend):
             return cursor.fetchall() if cursor.description else []
 
     def tables(self) -> list[str]:
-        rows = self.execute(
-            "SELECT table_name FROM information_schema.tables"
-            " WHERE table_schema = 'public' AND table_type = 'BASE TABLE'"
-        )
+        rows = self.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'shredsaver'")
         return sorted(name for (name,) in rows)
 
     def columns(self, table: str) -> list[str]:

@@ -117,6 +117,14 @@ def receipt_of(erasure_id: str) -> Plan[str | None]:
     return str(found.rows[0][1]) if found.rows else None
 
 
+def page_of_receipts(after: int) -> Plan[list[tuple[int, str]]]:
+    """Some receipts behind a number, with theirs."""
+    yield Begin("read")
+    (found,) = yield from run(Statement(LIST_RECEIPTS, (after,)))
+    yield Commit()
+    return [(int(row[0]), str(row[1])) for row in found.rows]
+
+
 def plain(value: Any) -> Any:
     """Makes lists of tuples, so that a record is the same before and after it was stored."""
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
 """The steps of a shred as plans: revoke, destroy, purge, verify. Each is durable before the next begins.
 
 Revoking ends use at once, in every process: it waits for the writers in flight and refuses those after. Destroying
-makes every copy of the data unreadable. Purging is hygiene. Whatever fails, the customer is already out of use, and `resume`
-or another shred goes on where this one stopped.
+makes every copy of the data unreadable. Purging is hygiene. Whatever fails, the customer is already out of use, and
+`resume` or another shred goes on where this one stopped.
 """
 
 from __future__ import annotations
@@ -239,8 +239,8 @@ class Shredding:
                 )
             except KeyServiceError as error:
                 raise ShredIncompleteError(
-                    f"the keys of {len(waiting)} customers could not be destroyed yet ({type(error).__name__}); they are "
-                    "out of use, call resume or shred again",
+                    f"the keys of {len(waiting)} customers could not be destroyed yet ({type(error).__name__}); they "
+                    "are out of use, call resume or shred again",
                     pending=erasure.remaining(erasure.REVOKED, purge=True),
                 ) from error
             for one, destruction in zip(waiting, destructions, strict=True):

@@ -45,12 +45,12 @@ _SWEEP_MINUTES: Final = 5
 class ShredStore(BaseStore):
     """A store whose items are sealed under keys of the customer that their namespace names.
 
-    Get one from `Shredder.open(...).store`, or with `from_conn_string`. One instance serves sync and async callers. A batch
-    is one transaction: all of it is stored or nothing. Expired items are never returned, swept or not.
+    Get one from `Shredder.open(...).store`, or with `from_conn_string`. One instance serves sync and async callers.
+    A batch is one transaction: all of it is stored or nothing. Expired items are never returned, swept or not.
 
-    Every operation may raise `NamespaceUnmatchedError`, `CustomerShreddedError`, `CustomerRestrictedError`, `UnsealError`,
-    `KeyServiceError` and `DatabaseUnavailableError`; a put also `PayloadError`; LangGraph's ``InvalidNamespaceError`` is
-    raised for labels that it does not allow.
+    Every operation may raise `NamespaceUnmatchedError`, `CustomerShreddedError`, `CustomerRestrictedError`,
+    `UnsealError`, `KeyServiceError` and `DatabaseUnavailableError`; a put also `PayloadError`; LangGraph's
+    ``InvalidNamespaceError`` is raised for labels that it does not allow.
 
     Attributes:
         shredder: The `Shredder` this store belongs to.

@@ -38,14 +38,18 @@ TAKE_NUMBERS: Final = sql(
     "UPDATE counters SET next = next + ? WHERE customer = ? AND generation = ? AND scope = ? RETURNING next - ?"
 )
 PUT_ITEM: Final = sql(
-    "INSERT INTO items (customer, template, labels, key, generation, scope, number, sealed, vectors, created_at, updated_at, "
-    "ttl, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer, template, labels, key) DO UPDATE "
+    "INSERT INTO items (customer, template, labels, key, generation, scope, number, sealed, vectors, created_at, "
+    "updated_at, "
+    "ttl, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer, template, labels, "
+    "key) DO UPDATE "
     "SET generation = excluded.generation, scope = excluded.scope, number = excluded.number, sealed = excluded.sealed, "
-    "vectors = excluded.vectors, created_at = excluded.created_at, updated_at = excluded.updated_at, ttl = excluded.ttl, "
+    "vectors = excluded.vectors, created_at = excluded.created_at, updated_at = excluded.updated_at, ttl = "
+    "excluded.ttl, "
     "expires_at = excluded.expires_at"
 )
 ADD_NAMESPACE: Final = sql(
-    "INSERT INTO namespaces (customer, template, labels, generation, scope, number, sealed) VALUES (?, ?, ?, ?, ?, ?, ?) "
+    "INSERT INTO namespaces (customer, template, labels, generation, scope, number, sealed) VALUES (?, ?, ?, ?, "
+    "?, ?, ?) "
     "ON CONFLICT (customer, template, labels) DO NOTHING"
 )
 DELETE_ITEM: Final = sql("DELETE FROM items WHERE customer = ? AND template = ? AND labels = ? AND key = ?")
@@ -54,7 +58,8 @@ DELETE_NAMESPACE: Final = sql(
     "WHERE i.customer = namespaces.customer AND i.template = namespaces.template AND i.labels = namespaces.labels)"
 )
 REFRESH_ITEM: Final = sql(
-    "UPDATE items SET expires_at = ? + ttl WHERE customer = ? AND template = ? AND labels = ? AND key = ? AND number = ? "
+    "UPDATE items SET expires_at = ? + ttl WHERE customer = ? AND template = ? AND labels = ? AND key = ? AND "
+    "number = ? "
     "AND ttl IS NOT NULL"
 )
 EXPIRED: Final = sql("SELECT customer, template, labels, key FROM items WHERE expires_at <= ? LIMIT 500")
@@ -110,7 +115,7 @@ class Storing:
             searcher = Searcher(self._core, self._templates, self._vectors, int(self._core.clock() * 1000))
             answers: dict[int, Answer] = {}
             refresh: list[Hit] = []
-            for position, op in batch.reads.items():
+            for position in batch.reads:
                 answers[position] = yield from self._read(searcher, batch, position, needed, owners, strangers, refresh)
             if batch.puts:
                 yield from self._touch(refresh)
@@ -145,7 +150,8 @@ class Storing:
         for op in batch.reads.values():
             if any(reach.everyone for reach in self._reaches(op)):
                 raise ConfigurationError(
-                    "a namespace prefix that ends before the customer's label reaches everybody's data: name the customer, "
+                    "a namespace prefix that ends before the customer's label reaches everybody's data: name the "
+                    "customer, "
                     "or open with cross_customer_search=True"
                 )
 

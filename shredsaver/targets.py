@@ -42,7 +42,7 @@ class ErasureTarget(Protocol):
 
     @property
     def after(self) -> Literal["revoked", "verified"]:
-        """When it may erase. Authority records (consumed grants) use ``"verified"``: clearing one earlier re-arms it."""
+        """When it may erase. Authority records (consumed grants) use ``"verified"``: cleared earlier they re-arm."""
         ...
 
     def erase(self, context: ErasureContext) -> None:

@@ -36,7 +36,8 @@ ADD_CUSTOMER: Final = sql(
     f"INSERT INTO customers ({CUSTOMER_COLUMNS}, name) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer) DO NOTHING"
 )
 SET_CUSTOMER: Final = sql(
-    f"INSERT INTO customers ({CUSTOMER_COLUMNS}, name) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer) DO UPDATE SET "
+    f"INSERT INTO customers ({CUSTOMER_COLUMNS}, name) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer) DO "
+    f"UPDATE SET "
     "generation = excluded.generation, state = excluded.state, key_version = excluded.key_version, "
     "held_until = excluded.held_until, mac = excluded.mac, name = excluded.name"
 )
@@ -197,7 +198,7 @@ def introduce(core: Core, ref: Ref) -> Plan[None]:
 
 
 def allot(core: Core, ref: Ref, customer: Customer, tree: KeyTree, old: Place | None) -> Plan[None]:
-    """Gives a thread a fresh pair of scopes: a new one, one whose old generation is dead, or one whose scope is full."""
+    """Gives a thread a fresh pair of scopes: it is new, its old generation is dead, or its scope is full."""
     owner = (customer.customer, customer.generation)
     yield Begin("write")
     lock = LOCK_CUSTOMER if old is not None else SHARE_CUSTOMER

@@ -67,7 +67,7 @@ class Upkeep:
         self._memory = memory
 
     def delete(self, ref: Ref) -> Plan[None]:
-        """Deletes a thread with all it has; the row of a thread whose customer was shredded stays, to refuse it for ever.
+        """Deletes a thread with all it has; the row of a shredded customer's thread stays, to refuse it for ever.
 
         Raises:
             LegalHoldError: Its customer is under a hold.

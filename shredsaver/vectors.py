@@ -29,10 +29,10 @@ def numpy() -> Any:
         MissingDependencyError: It is not installed.
     """
     try:
-        import numpy
+        import numpy as np
     except ModuleNotFoundError:
         raise MissingDependencyError("semantic search needs numpy: run pip install 'shredsaver[search]'") from None
-    return numpy
+    return np
 
 
 def pack_vectors(vectors: Sequence[Sequence[float]], dims: int) -> bytes:

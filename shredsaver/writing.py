@@ -34,13 +34,15 @@ ADVANCE_THREAD: Final = sql(
 )
 ADD_PART: Final = sql("INSERT INTO parts (thread, generation, scope, number, sealed) VALUES (?, ?, ?, ?, ?)")
 PUT_CHECKPOINT: Final = sql(
-    "INSERT INTO checkpoints (thread, ns, checkpoint_id, generation, parent_id, run, source, step, scope, number, sealed) "
+    "INSERT INTO checkpoints (thread, ns, checkpoint_id, generation, parent_id, run, source, step, scope, number, "
+    "sealed) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread, ns, checkpoint_id) DO UPDATE SET "
     "generation = excluded.generation, parent_id = excluded.parent_id, run = excluded.run, source = excluded.source, "
     "step = excluded.step, scope = excluded.scope, number = excluded.number, sealed = excluded.sealed"
 )
 _INSERT_WRITE: Final = (
-    "INSERT INTO writes (thread, ns, checkpoint_id, task_id, idx, generation, task_path, channel, scope, number, sealed) "
+    "INSERT INTO writes (thread, ns, checkpoint_id, task_id, idx, generation, task_path, channel, scope, number, "
+    "sealed) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (thread, ns, checkpoint_id, task_id, idx) DO UPDATE SET "
     "generation = excluded.generation, task_path = excluded.task_path, channel = excluded.channel, "
     "scope = excluded.scope, number = excluded.number, sealed = excluded.sealed"
@@ -95,7 +97,7 @@ def serialise(serde: SerializerProtocol, value: Any, what: str) -> Typed:
     """
     try:
         tag, data = serde.dumps_typed(value)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 -- a serializer may raise anything
         raise PayloadError(
             f"{what} cannot be serialised: a {type(value).__name__} raised {type(error).__name__}. Keep plain data, "
             "messages, dataclasses or pydantic models in the state, or give a serializer that knows the type"

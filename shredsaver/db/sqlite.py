@@ -17,6 +17,7 @@ from shredsaver.db.base import Begin, Call, Commit, Effect, PlanFactory, Result,
 from shredsaver.errors import ConfigurationError, DatabaseUnavailableError
 
 _RETRYABLE: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_CREATING: Final = threading.Lock()
 _SYNCHRONOUS: Final = {"OFF": 0, "NORMAL": 1, "FULL": 2, "EXTRA": 3}
 
 
@@ -138,11 +139,20 @@ class SqliteDatabase:
     # -- connections ------------------------------------------------------------------------------------------------
 
     def _create(self, create: bool, mode: int) -> None:
-        try:
-            # Made here and not by SQLite, which would leave it readable by everyone under a common umask.
-            os.close(os.open(self._path, os.O_RDWR | (os.O_CREAT if create else 0), mode))
-        except OSError as error:
-            raise _unavailable(self._path, error) from None
+        # An existing file must not be opened here: closing any descriptor of it would drop the POSIX locks that other
+        # connections of this process hold, and another process would then delete the log under them.
+        with _CREATING:
+            if self._path.exists():
+                return
+            if not create:
+                raise DatabaseUnavailableError(f"there is no database {self._path}; check the path")
+            try:
+                # Made here and not by SQLite, which would leave it readable by everyone under a common umask.
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode))
+            except FileExistsError:
+                return  # another process made it just now
+            except OSError as error:
+                raise _unavailable(self._path, error) from None
 
     def _connect(self) -> sqlite3.Connection:
         if self._closed:

@@ -1,0 +1,214 @@
+"""Counting again, by route: what is there of a customer, and how much of it opens.
+
+The same rows are counted here, exported, and erased by a shred: what is shown is what is erased. Records are opened
+with whatever key the key service still gives, which for a shredded customer is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from shredsaver.administration import Administration
+from shredsaver.core import GET_CUSTOMER, Core
+from shredsaver.db.base import Begin, Commit, Plan, Statement, run, sql
+from shredsaver.errors import CustomerShreddedError, FormatError, UnsealError
+from shredsaver.items import ITEM_COLUMNS, ItemRow, Owner, open_item
+from shredsaver.keytree import KeyTree
+from shredsaver.memory import Place
+from shredsaver.purging import count
+from shredsaver.reading import CHECKPOINT_COLUMNS, WRITE_COLUMNS, CheckpointRow, Opener, WriteRow
+from shredsaver.results import CustomerStatus
+
+PAGE: Final = 64
+THREADS: Final = sql(
+    "SELECT thread, customer, generation, scope, next_record, next_part, epoch FROM threads "
+    "WHERE customer = ? AND scope > 0 AND thread > ? ORDER BY thread LIMIT ?"
+)
+CHECKPOINTS: Final = sql(
+    f"SELECT {CHECKPOINT_COLUMNS} FROM checkpoints k WHERE k.thread = ? "
+    "AND (k.ns > ? OR (k.ns = ? AND k.checkpoint_id > ?)) ORDER BY k.ns, k.checkpoint_id LIMIT ?"
+)
+WRITES: Final = sql(f"SELECT {WRITE_COLUMNS} FROM writes w WHERE w.thread = ?")
+PARTS: Final = sql(
+    "SELECT scope, number, sealed FROM parts WHERE thread = ? AND (scope > ? OR (scope = ? AND number > ?)) "
+    "ORDER BY scope, number LIMIT ?"
+)
+ITEMS: Final = sql(
+    f"SELECT {ITEM_COLUMNS} FROM items i WHERE i.customer = ? AND i.number > ? ORDER BY i.number LIMIT ?"
+)
+TOMBSTONES: Final = sql("SELECT count(*) FROM erasures WHERE customer = ? AND state NOT IN ('scheduled', 'cancelled')")
+
+
+@dataclass(frozen=True)
+class RouteCount:
+    """Rows of a route, and how many of them open with today's keys."""
+
+    rows: int
+    opens: int
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What is there of a customer.
+
+    Attributes:
+        status: Where the customer stands.
+        routes: By route: ``live state`` (threads whose latest checkpoint opens), ``resumable snapshots``,
+            ``checkpoints``, ``writes``, ``parts``, ``items``, and ``tombstones`` (they hold no payload: none opens).
+        damaged: Rows that should open and do not, by name.
+    """
+
+    status: CustomerStatus
+    routes: Mapping[str, RouteCount]
+    damaged: Sequence[str] = field(default=())
+
+    @property
+    def opens(self) -> int:
+        """How many records open, over all routes that hold payloads."""
+        return sum(self.routes[route].opens for route in ("checkpoints", "writes", "parts", "items"))
+
+
+class _Tally(NamedTuple):
+    rows: dict[str, int]
+    opens: dict[str, int]
+    damaged: list[str]
+
+    def add(self, route: str, *, opens: bool) -> None:
+        self.rows[route] = self.rows.get(route, 0) + 1
+        self.opens[route] = self.opens.get(route, 0) + opens
+
+
+class Auditor:
+    """The plans that count. Holds what they share; one for each deployment."""
+
+    def __init__(self, core: Core, administration: Administration) -> None:
+        self._core = core
+        self._administration = administration
+
+    def audit(self, token: bytes) -> Plan[Audit]:
+        """Counts a customer's records and tries to open each, page by page. Works before, during and after a shred."""
+        status = yield from self._administration.status(token)
+        tree = yield from self._tree(token)
+        tally = _Tally({}, {}, [])
+        after = b""
+        while True:
+            yield Begin("read")
+            (threads,) = yield from run(Statement(THREADS, (token, after, PAGE)))
+            yield Commit()
+            for row in threads.rows:
+                yield from self._thread(Place(*row), tree, tally)
+            if len(threads.rows) < PAGE:
+                break
+            after = bytes(threads.rows[-1][0])
+        yield from self._items(token, status.generation, tree, tally)
+        yield Begin("read")
+        (dead,) = yield from run(Statement(TOMBSTONES, (token,)))
+        counted = yield from count(token, max(status.generation, 1))
+        yield Commit()
+        routes = {
+            route: RouteCount(tally.rows.get(route, 0), tally.opens.get(route, 0))
+            for route in ("live state", "resumable snapshots", "checkpoints", "writes", "parts", "items")
+        }
+        routes["tombstones"] = RouteCount(int(dead.rows[0][0]), 0)
+        routes["threads"] = RouteCount(counted["threads"], routes["live state"].opens)
+        return Audit(status, routes, tuple(tally.damaged))
+
+    def _tree(self, token: bytes) -> Plan[KeyTree | None]:
+        """The tree, whatever the customer's state says, as long as the key service gives it; straight from there."""
+        yield Begin("read")
+        (row,) = yield from run(Statement(GET_CUSTOMER, (token,)))
+        yield Commit()
+        if not row.rows:
+            return None
+        customer = self._core.customer(row.rows[0])
+        try:
+            yield from self._core.load_tree(customer)
+        except CustomerShreddedError:
+            return None
+        return self._core.tree(customer)
+
+    def _thread(self, place: Place, tree: KeyTree | None, tally: _Tally) -> Plan[None]:
+        opener = Opener(self._core, place, tree) if tree is not None else None
+        latest: dict[str, tuple[str, bool]] = {}
+        ns, checkpoint_id = "", ""
+        while True:
+            yield Begin("read")
+            (page,) = yield from run(Statement(CHECKPOINTS, (place.thread, ns, ns, checkpoint_id, PAGE)))
+            for row in map(CheckpointRow._make, page.rows):
+                ns, checkpoint_id = row.ns, row.checkpoint_id
+                opens = yield from self._resumable(opener, place, row, tally)
+                latest[ns] = (checkpoint_id, opens)
+            yield Commit()
+            if len(page.rows) < PAGE:
+                break
+        if latest:
+            tally.add("live state", opens=all(opens for _, opens in latest.values()))
+        yield Begin("read")
+        (writes,) = yield from run(Statement(WRITES, (place.thread,)))
+        yield Commit()
+        for write in map(WriteRow._make, writes.rows):
+            living = opener if write.generation == place.generation else None
+            tally.add("writes", opens=_opens(living, tally, lambda found, write=write: found.write_bytes(write)))
+        yield from self._parts(place, opener, tally)
+
+    def _resumable(self, opener: Opener | None, place: Place, row: CheckpointRow, tally: _Tally) -> Plan[bool]:
+        """Whether a checkpoint's record opens, and all of its values do."""
+        living = opener if row.generation == place.generation else None
+        opens = _opens(living, tally, lambda found: found.checkpoint_bytes(row))
+        tally.add("checkpoints", opens=opens)
+        resumable = False
+        if opens and living is not None:
+            manifest = living.checkpoint(row).manifest
+            try:
+                yield from living.fetch([(row.scope + 1, entry) for entry in manifest.values()])
+                for entry in manifest.values():
+                    living.join(row.scope + 1, entry)
+                resumable = True
+            except (UnsealError, FormatError) as error:
+                tally.damaged.append(str(error))
+        tally.add("resumable snapshots", opens=resumable)
+        return resumable
+
+    def _parts(self, place: Place, opener: Opener | None, tally: _Tally) -> Plan[None]:
+        scope = number = -1
+        while True:
+            yield Begin("read")
+            (page,) = yield from run(Statement(PARTS, (place.thread, scope, scope, number, PAGE)))
+            yield Commit()
+            for scope, number, sealed in page.rows:
+                part = (scope, number, sealed)
+                tally.add("parts", opens=_opens(opener, tally, lambda found, part=part: found.part(*part)))
+            if len(page.rows) < PAGE:
+                return
+
+    def _items(self, token: bytes, generation: int, tree: KeyTree | None, tally: _Tally) -> Plan[None]:
+        number = -1
+        while True:
+            yield Begin("read")
+            (page,) = yield from run(Statement(ITEMS, (token, number, PAGE)))
+            yield Commit()
+            for row in map(ItemRow._make, page.rows):
+                number = row.number
+                opens = False
+                if tree is not None and row.generation == generation:
+                    try:
+                        open_item(self._core, Owner(token, generation, tree), row)
+                        opens = True
+                    except (UnsealError, FormatError) as error:
+                        tally.damaged.append(str(error))
+                tally.add("items", opens=opens)
+            if len(page.rows) < PAGE:
+                return
+
+
+def _opens(opener: Opener | None, tally: _Tally, attempt: Any) -> bool:
+    if opener is None:
+        return False
+    try:
+        attempt(opener)
+    except (UnsealError, FormatError) as error:
+        tally.damaged.append(str(error))
+        return False
+    return True

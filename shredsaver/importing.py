@@ -1,0 +1,63 @@
+"""Taking an export back, as new data of its customer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
+
+from shredsaver.core import Core
+from shredsaver.customers import CustomerResolver, exact_id
+from shredsaver.errors import FormatError
+from shredsaver.exporting import read_lines, revived
+from shredsaver.saver import ShredSaver
+from shredsaver.store import ShredStore
+
+
+class Importer:
+    """Writes the lines of an export through saver and store, so that the fence decides as for any other write."""
+
+    def __init__(self, core: Core, saver: ShredSaver, store: ShredStore) -> None:
+        self._core = core
+        self._serde = saver.serde
+        self._store = store
+
+    def load(self, lines: Iterable[str]) -> int:
+        """Imports all lines. An import that was interrupted is repeated from the start: what is there is put again."""
+        count = 0
+        saver: ShredSaver | None = None
+        for line in read_lines(iter(lines)):
+            try:
+                if line["type"] == "export":
+                    saver = self._saver_of(exact_id(line["customer_id"], "the export's customer_id"))
+                elif line["type"] == "checkpoint" and saver is not None:
+                    self._checkpoint(saver, line)
+                else:
+                    self._store.put(tuple(line["namespace"]), line["key"], line["value"])
+            except (KeyError, TypeError):
+                raise FormatError(f"line {count + 1} of the export lacks what it must have") from None
+            count += 1
+        return count
+
+    def _saver_of(self, customer_id: str) -> ShredSaver:
+        """A saver whose every call is about one customer, whatever ``customer=`` says."""
+        return ShredSaver(self._core, CustomerResolver(lambda _: customer_id), serde=self._serde)
+
+    def _checkpoint(self, saver: ShredSaver, line: dict[str, Any]) -> None:
+        where = {"thread_id": line["thread_id"], "checkpoint_ns": line["checkpoint_ns"]}
+        checkpoint = revived(self._serde, line["checkpoint"])
+        checkpoint["channel_values"] = {
+            channel: revived(self._serde, value) for channel, value in line["values"].items()
+        }
+        parent = {"checkpoint_id": line["parent_id"]} if line["parent_id"] else {}
+        metadata = cast("CheckpointMetadata", revived(self._serde, line["metadata"]))
+        config = cast("RunnableConfig", {"configurable": {**where, **parent}})
+        saver.put(config, cast("Checkpoint", checkpoint), metadata, checkpoint["channel_versions"])
+        at = cast("RunnableConfig", {"configurable": {**where, "checkpoint_id": line["checkpoint_id"]}})
+        by_task: dict[str, list[tuple[str, Any]]] = {}
+        for write in line["writes"]:
+            by_task.setdefault(write["task_id"], []).append((write["channel"], revived(self._serde, write)))
+        for task_id, writes in by_task.items():
+            saver.put_writes(at, writes, task_id)

@@ -1,0 +1,313 @@
+"""What can be done with a deployment, each blocking and async: erasure, holds, customers, proof."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from shredsaver import erasures, receipts
+from shredsaver.audit import Audit
+from shredsaver.customers import exact_id
+from shredsaver.db.base import Plan, T
+from shredsaver.importing import Importer
+from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
+from shredsaver.shredding import Request
+
+if TYPE_CHECKING:
+    from shredsaver.shredder import Started
+
+
+class Operations:
+    """The operations of a `Shredder`, which opens what they work with."""
+
+    def _start(self) -> Started:
+        raise TypeError("operations need a Shredder")
+
+    # -- erasure ----------------------------------------------------------------------------------------------------
+
+    def shred(
+        self,
+        customer_id: str,
+        *,
+        reason: str | None = None,
+        requested_by: str | None = None,
+        purge: bool = True,
+        grace: timedelta | None = None,
+        defer: bool = False,
+    ) -> ShredResult:
+        """Erases a customer: use ends in every process, the keys are destroyed, the rows are deleted.
+
+        A second call finishes what the first left undone, or gives its result again.
+
+        Args:
+            customer_id: The customer. An id never seen gets a tombstone, and the result says ``known=False``.
+            reason: A code or a case number stands in the receipt as it is; free text is sealed and only committed to.
+            requested_by: Who asked, likewise.
+            purge: Delete the rows too. They cannot be opened either way.
+            grace: Stop use now, destroy when this has passed (at the next `resume` or opening); `reinstate` cancels it.
+            defer: Under a hold, stop use now and destroy when the hold has ended.
+
+        Raises:
+            LegalHoldError: The customer is under a hold, and not ``defer``; nothing was changed.
+            ShredIncompleteError: A step failed after use had ended; `resume` or another call goes on.
+        """
+        return self._run(self._shred([customer_id], Request(reason, requested_by, purge, grace, defer)))[0]
+
+    async def ashred(
+        self,
+        customer_id: str,
+        *,
+        reason: str | None = None,
+        requested_by: str | None = None,
+        purge: bool = True,
+        grace: timedelta | None = None,
+        defer: bool = False,
+    ) -> ShredResult:
+        """As `shred`."""
+        request = Request(reason, requested_by, purge, grace, defer)
+        return (await self._arun(self._shred([customer_id], request)))[0]
+
+    def shred_many(
+        self,
+        customer_ids: Sequence[str],
+        *,
+        reason: str | None = None,
+        requested_by: str | None = None,
+        purge: bool = True,
+    ) -> list[ShredResult]:
+        """Erases several customers, whose keys are destroyed together. Arguments, results and errors as `shred`."""
+        return self._run(self._shred(customer_ids, Request(reason, requested_by, purge)))
+
+    async def ashred_many(
+        self,
+        customer_ids: Sequence[str],
+        *,
+        reason: str | None = None,
+        requested_by: str | None = None,
+        purge: bool = True,
+    ) -> list[ShredResult]:
+        """As `shred_many`."""
+        return await self._arun(self._shred(customer_ids, Request(reason, requested_by, purge)))
+
+    def resume(self) -> list[ShredResult]:
+        """Finishes every erasure that was interrupted. Gives those it worked on."""
+        return self._run(self._start().shredding.resume)
+
+    async def aresume(self) -> list[ShredResult]:
+        """As `resume`."""
+        return await self._arun(self._start().shredding.resume)
+
+    # -- holds and restriction --------------------------------------------------------------------------------------
+
+    def restrict(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """Stops every use of a customer's data (GDPR, Art. 18); keys and data stay. `reinstate` ends it."""
+        return self._restrain(customer_id, "restrict", reason, requested_by)
+
+    async def arestrict(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """As `restrict`."""
+        return await self._arestrain(customer_id, "restrict", reason, requested_by)
+
+    def reinstate(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """Ends a restriction, and cancels an erasure whose grace has not ended."""
+        return self._restrain(customer_id, "reinstate", reason, requested_by)
+
+    async def areinstate(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """As `reinstate`."""
+        return await self._arestrain(customer_id, "reinstate", reason, requested_by)
+
+    def hold(
+        self, customer_id: str, reason: str, until: datetime | None = None, *, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """Forbids erasure and deletion of a customer's data, in database and key service.
+
+        Args:
+            customer_id: The customer.
+            reason: Why; it is sealed under the customer's keys.
+            until: When it ends by itself, with a time zone; None: when it is released.
+            requested_by: Who asked; sealed as well.
+        """
+        return self._restrain(customer_id, "hold", reason, requested_by, until)
+
+    async def ahold(
+        self, customer_id: str, reason: str, until: datetime | None = None, *, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """As `hold`."""
+        return await self._arestrain(customer_id, "hold", reason, requested_by, until)
+
+    def release(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """Ends a hold. A deferred erasure goes on at the next `resume`."""
+        return self._restrain(customer_id, "release", reason, requested_by)
+
+    async def arelease(
+        self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
+    ) -> CustomerStatus:
+        """As `release`."""
+        return await self._arestrain(customer_id, "release", reason, requested_by)
+
+    # -- customers ----------------------------------------------------------------------------------------------------
+
+    def plan(self, customer_id: str) -> ShredPlan:
+        """What a shred would reach, counted; nothing is changed."""
+        return self._run(partial(self._start().administration.plan, self._token(customer_id)))
+
+    async def aplan(self, customer_id: str) -> ShredPlan:
+        """As `plan`."""
+        return await self._arun(partial(self._start().administration.plan, self._token(customer_id)))
+
+    def status(self, customer_id: str) -> CustomerStatus:
+        """Where a customer stands."""
+        return self._run(partial(self._start().administration.status, self._token(customer_id)))
+
+    async def astatus(self, customer_id: str) -> CustomerStatus:
+        """As `status`."""
+        return await self._arun(partial(self._start().administration.status, self._token(customer_id)))
+
+    def enrol(self, customer_id: str) -> CustomerStatus:
+        """Lets a shredded customer come back, empty, as a new generation. What was erased stays so.
+
+        Raises:
+            ConfigurationError: The customer was never shredded: a first write is all it needs.
+            ShredIncompleteError: The erasure is not complete; `resume` first.
+        """
+        return self._run(self._enrol(customer_id))
+
+    async def aenrol(self, customer_id: str) -> CustomerStatus:
+        """As `enrol`."""
+        return await self._arun(self._enrol(customer_id))
+
+    def customers(self) -> Iterator[CustomerStatus]:
+        """Everyone the database knows, page by page. Ids are given for those who live; the dead are tokens."""
+        after = b""
+        while True:
+            found = self._run(partial(self._start().administration.page, after))
+            yield from found
+            if not found:
+                return
+            after = bytes.fromhex(found[-1].customer)
+
+    async def acustomers(self) -> AsyncIterator[CustomerStatus]:
+        """As `customers`."""
+        after = b""
+        while True:
+            found = await self._arun(partial(self._start().administration.page, after))
+            for one in found:
+                yield one
+            if not found:
+                return
+            after = bytes.fromhex(found[-1].customer)
+
+    def rotate(self) -> int:
+        """Puts every key under new roots and destroys the old; data does not change. Gives the number of slots."""
+        return self._start().core.keys.rotate()
+
+    async def arotate(self) -> int:
+        """As `rotate`."""
+        return await asyncio.to_thread(self.rotate)
+
+    # -- proof ------------------------------------------------------------------------------------------------------
+
+    def audit(self, customer_id: str) -> Audit:
+        """Counts by route what is there of a customer, and how much of it opens: before, during and after a shred."""
+        return self._run(partial(self._start().auditor.audit, self._token(customer_id)))
+
+    async def aaudit(self, customer_id: str) -> Audit:
+        """As `audit`."""
+        return await self._arun(partial(self._start().auditor.audit, self._token(customer_id)))
+
+    def receipts(self) -> Iterator[str]:
+        """Every receipt of the deployment in the order of the chain, for `receipts.verify_chain`."""
+        after = 0
+        while page := self._run(partial(erasures.page_of_receipts, after)):
+            yield from (receipt for _, receipt in page)
+            after = page[-1][0]
+
+    async def areceipts(self) -> AsyncIterator[str]:
+        """As `receipts`."""
+        after = 0
+        while page := await self._arun(partial(erasures.page_of_receipts, after)):
+            for _, receipt in page:
+                yield receipt
+            after = page[-1][0]
+
+    def public_key(self) -> str:
+        """The key that receipts are verified with, as PEM."""
+        return receipts.public_key(self._start().core.secrets.signing_key)
+
+    async def apublic_key(self) -> str:
+        """As `public_key`."""
+        return await asyncio.to_thread(self.public_key)
+
+    def export(self, customer_id: str) -> Iterator[str]:
+        """Everything that is held on a customer, decrypted, as lines of JSON. Nothing is held between two lines.
+
+        Raises:
+            CustomerShreddedError: There is nothing left that could be exported.
+            CustomerRestrictedError: Use is restricted: reinstate first.
+        """
+        yield from self._start().exporter.lines(exact_id(customer_id, "customer_id"))
+
+    async def aexport(self, customer_id: str) -> AsyncIterator[str]:
+        """As `export`."""
+        lines = self.export(customer_id)
+        while (line := await asyncio.to_thread(next, lines, None)) is not None:
+            yield line
+
+    def import_(self, lines: Iterable[str]) -> int:
+        """Takes an export of this or another deployment back, as new data of its customer. Gives the number of lines.
+
+        Raises:
+            CustomerShreddedError: The customer was shredded: an old export brings nobody back, `enrol` first.
+            FormatError: It is no export.
+        """
+        started = self._start()
+        return Importer(started.core, started.saver, started.store).load(lines)
+
+    async def aimport_(self, lines: Iterable[str]) -> int:
+        """As `import_`."""
+        return await asyncio.to_thread(self.import_, lines)
+
+    # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _token(self, customer_id: object) -> bytes:
+        return self._start().core.token("customer", exact_id(customer_id, "customer_id"))
+
+    def _shred(self, customer_ids: Sequence[str], request: Request) -> Callable[[], Plan[list[ShredResult]]]:
+        names = dict.fromkeys(exact_id(customer_id, "customer_id") for customer_id in customer_ids)
+        return partial(self._start().shredding.shred, [(self._token(name), name) for name in names], request)
+
+    def _restrain(
+        self, customer_id: str, kind: str, reason: str | None, requested_by: str | None, *until: datetime | None
+    ) -> CustomerStatus:
+        token, why = self._token(customer_id), {"reason": reason, "requested_by": requested_by}
+        self._run(partial(getattr(self._start().restraint, kind), token, why, *until))
+        return self._run(partial(self._start().administration.status, token))
+
+    async def _arestrain(
+        self, customer_id: str, kind: str, reason: str | None, requested_by: str | None, *until: datetime | None
+    ) -> CustomerStatus:
+        token, why = self._token(customer_id), {"reason": reason, "requested_by": requested_by}
+        await self._arun(partial(getattr(self._start().restraint, kind), token, why, *until))
+        return await self._arun(partial(self._start().administration.status, token))
+
+    def _enrol(self, customer_id: str) -> Callable[[], Plan[CustomerStatus]]:
+        name = exact_id(customer_id, "customer_id")
+        return partial(self._start().administration.enrol, self._token(name), name)
+
+    def _run(self, factory: Callable[[], Plan[T]]) -> T:
+        return self._start().core.database.run(factory)
+
+    async def _arun(self, factory: Callable[[], Plan[T]]) -> T:
+        return await self._start().core.database.arun(factory)

@@ -57,13 +57,13 @@ def shred_of(shredder: Any, keys: ObservedKeys, records: int, name: str) -> Samp
 @benchmark("shred by records", backends=("sqlite", "postgres"), quick=True, ours_only=True)
 def by_records(bench: Bench) -> Iterator[Result]:
     """A customer with many records beside one with ten, in one database."""
-    for many in bench.pick((100,), (100_000,), (1_000, 10_000, 100_000)):
+    for many in bench.pick((100,), (1_000, 100_000), (1_000, 10_000, 100_000)):
         with observed(bench.place()) as (shredder, keys):
             samples = {
                 "ours": shred_of(shredder, keys, many, "many"),
                 "theirs": shred_of(shredder, keys, 10, "few"),
             }
-            series = rounds(samples, seconds=bench.pick(0.2, 4.0, 15.0), least=bench.pick(2, 3, 6), warm_up=1)
+            series = rounds(samples, seconds=bench.pick(0.2, 2.5, 15.0), least=bench.pick(2, 3, 6), warm_up=1)
         case = f"{many:,} records"
         yield bench.result(
             SHRED_RECORDS, case, "shredsaver, 10 records", "ms", series["ours"], series["theirs"], MILLISECONDS
@@ -75,7 +75,7 @@ def by_records(bench: Bench) -> Iterator[Result]:
 def by_customers(bench: Bench) -> Iterator[Result]:
     """The same shred, and opening, beside many other customers and beside a hundred."""
     few = bench.pick(10, 100, 100)
-    for many in bench.pick((100,), (100_000,), (10_000, 100_000, 1_000_000)):
+    for many in bench.pick((100,), (1_000, 100_000), (1_000, 10_000, 100_000, 1_000_000)):
         places = {"ours": bench.place(), "theirs": bench.place()}
         with ExitStack() as stack:
             samples = {}
@@ -83,7 +83,7 @@ def by_customers(bench: Bench) -> Iterator[Result]:
                 shredder, keys = stack.enter_context(observed(place))
                 populate(shredder, keys, place, count)
                 samples[name] = shred_of(shredder, keys, 10, "shredded")
-            series = rounds(samples, seconds=bench.pick(0.2, 2.0, 8.0), least=bench.pick(2, 8, 20))
+            series = rounds(samples, seconds=bench.pick(0.2, 1.0, 8.0), least=bench.pick(2, 8, 20))
         case, baseline = f"{many:,} others", f"shredsaver, {few:,} others"
         yield bench.result(SHRED_CUSTOMERS, case, baseline, "ms", series["ours"], series["theirs"], MILLISECONDS)
         opens = {name: _open(place) for name, place in places.items()}

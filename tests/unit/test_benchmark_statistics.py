@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from benchmarks import page
 from benchmarks.harness import compare, rounds, spread
 from benchmarks.results import Result, check, document
 from benchmarks.targets import TARGETS
@@ -29,7 +31,7 @@ def test_spread_is_interquartile_range_over_median() -> None:
 
 @pytest.mark.parametrize(("ours", "theirs"), [([], []), ([1.0], [1.0, 2.0]), ([1.0], [0.0])])
 def test_series_that_cannot_be_paired(ours: list[float], theirs: list[float]) -> None:
-    with pytest.raises(ValueError, match="paired|above zero"):
+    with pytest.raises(ValueError, match=r"paired|above zero"):
         compare(ours, theirs)
 
 
@@ -110,3 +112,35 @@ def test_messages_are_about_700_bytes_and_repeatable() -> None:
     sizes = [len(JsonPlusSerializer().dumps_typed(message(number))[1]) for number in range(20)]
     assert 630 < min(sizes) <= max(sizes) < 770
     assert message(3) == message(3)
+
+
+def test_a_page_gets_its_figures_and_nothing_else_changes(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    marks = "".join(f"<!-- {name} -->\nold\n<!-- end of {name} -->\n" for name in page.BLOCKS)
+    file.write_text(f"before\n{marks}after\n", encoding="utf-8")
+    for _ in range(2):  # filling again replaces what was filled
+        page.fill(
+            file, {"level": "quick"}, {"python": "3"}, [replace(GOOD, ratio=1.2), replace(GOOD, case="x", target=None)]
+        )
+    text = file.read_text(encoding="utf-8")
+    assert text.startswith("before\n")
+    assert text.endswith("after\n")
+    assert "old" not in text
+    assert text.count("| superstep write |") == 2
+    assert "0 of 1 targets" in text
+    assert "superstep write, 1 message: 1.2 against SqliteSaver, not 1.1" in text
+
+
+def test_a_page_without_its_marks_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    file.write_text("<!-- setting -->", encoding="utf-8")
+    with pytest.raises(ValueError, match="setting"):
+        page.fill(file, {}, {}, [])
+
+
+def test_the_documentation_has_the_marks(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    file.write_text(
+        (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8"), encoding="utf-8"
+    )
+    page.fill(file, {}, {}, [GOOD])

@@ -1,5 +1,6 @@
 """Crypto-shredding checkpointer and store for LangGraph agents."""
 
+from shredsaver.audit import Audit, RouteCount
 from shredsaver.errors import (
     ConfigurationError,
     CustomerRestrictedError,
@@ -17,6 +18,7 @@ from shredsaver.errors import (
     MissingDependencyError,
     NamespaceUnmatchedError,
     PayloadError,
+    ReceiptError,
     RevocationLogDamagedError,
     SchemaVersionError,
     ShredIncompleteError,
@@ -35,6 +37,7 @@ from shredsaver.store import ShredStore
 __all__ = [
     "CUSTOMER",
     "SHARED",
+    "Audit",
     "ConfigurationError",
     "CustomerRestrictedError",
     "CustomerShreddedError",
@@ -53,7 +56,9 @@ __all__ = [
     "MissingDependencyError",
     "NamespaceUnmatchedError",
     "PayloadError",
+    "ReceiptError",
     "RevocationLogDamagedError",
+    "RouteCount",
     "SchemaVersionError",
     "ShredIncompleteError",
     "ShredPlan",

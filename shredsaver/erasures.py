@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hmac
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from shredsaver import erasure
 from shredsaver.core import GET_ERASURE, LOCK_CUSTOMER, Core, Erasure
 from shredsaver.db.base import Begin, Commit, Plan, Statement, run, sql
+from shredsaver.errors import RevocationLogDamagedError
 from shredsaver.threads import ADD_COUNTER, SET_CUSTOMER
 
 SCHEDULED: Final = "scheduled"
@@ -25,6 +27,7 @@ _COLUMNS: Final = "seq, erasure_id, customer, generation, state, record, mac"
 NEXT_SEQ: Final = sql(
     "UPDATE counters SET next = next + 1 WHERE customer = ? AND generation = ? AND scope = ? RETURNING next - 1"
 )
+LOG_PAGE: Final = sql(f"SELECT {_COLUMNS}, chain FROM erasures WHERE seq > ? ORDER BY seq LIMIT 500")
 GET_CHAIN: Final = sql("SELECT chain FROM erasures WHERE seq = ?")
 ADD_ERASURE: Final = sql(f"INSERT INTO erasures ({_COLUMNS}, chain, retry) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
 SET_ERASURE: Final = sql(
@@ -115,6 +118,27 @@ def receipt_of(erasure_id: str) -> Plan[str | None]:
     """The last receipt of an erasure, within the open transaction."""
     (found,) = yield from run(Statement(GET_RECEIPT, (erasure_id,)))
     return str(found.rows[0][1]) if found.rows else None
+
+
+def check(core: Core) -> Plan[int]:
+    """Follows the log's chain from its start. Gives its length.
+
+    Raises:
+        RevocationLogDamagedError: An entry is missing, altered or out of order.
+    """
+    seq, previous = 0, b""
+    while True:
+        yield Begin("read")
+        (page,) = yield from run(Statement(LOG_PAGE, (seq,)))
+        yield Commit()
+        if not page.rows:
+            return seq
+        for row in page.rows:
+            one = core.erasure(row[:7])
+            expected = chained(core, previous, one)
+            if one.seq != seq + 1 or not hmac.compare_digest(expected, bytes(row[7])):
+                raise RevocationLogDamagedError(f"the log of erasures is broken at entry {seq + 1}; run reconcile")
+            seq, previous = one.seq, bytes(row[7])
 
 
 def page_of_receipts(after: int) -> Plan[list[tuple[int, str]]]:

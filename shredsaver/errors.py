@@ -23,6 +23,7 @@
     ├── DatabaseForkedError
     ├── RevocationLogDamagedError
     ├── ShredIncompleteError
+    ├── ReceiptError
     └── SchemaVersionError
 
 No message holds a payload, a key or a customer's id: a customer is named by the token that the database holds too.
@@ -174,6 +175,10 @@ class ShredIncompleteError(ShredSaverError):
     def __init__(self, message: str, *, pending: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.pending = tuple(pending)
+
+
+class ReceiptError(ShredSaverError):
+    """A receipt does not verify: none at all, another key's, altered, or out of its chain. A retry does not help."""
 
 
 class SchemaVersionError(ShredSaverError):

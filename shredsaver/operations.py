@@ -13,6 +13,7 @@ from shredsaver.audit import Audit
 from shredsaver.customers import exact_id
 from shredsaver.db.base import Plan, T
 from shredsaver.importing import Importer
+from shredsaver.kms.base import Report
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
 from shredsaver.shredding import Request
 
@@ -249,6 +250,38 @@ class Operations:
     async def apublic_key(self) -> str:
         """As `public_key`."""
         return await asyncio.to_thread(self.public_key)
+
+    def check_keys(self) -> Report:
+        """Opens every key and checks the key service's whole log."""
+        return self._start().core.keys.verify()
+
+    async def acheck_keys(self) -> Report:
+        """As `check_keys`."""
+        return await asyncio.to_thread(self.check_keys)
+
+    def check_log(self) -> int:
+        """Checks the chain of the log of erasures; gives its length.
+
+        Raises:
+            RevocationLogDamagedError: An entry is missing, altered or out of order.
+        """
+        return self._run(partial(erasures.check, self._start().core))
+
+    async def acheck_log(self) -> int:
+        """As `check_log`."""
+        return await self._arun(partial(erasures.check, self._start().core))
+
+    def unfinished(self) -> int:
+        """How many erasures are not complete."""
+        return len(self._run(partial(erasures.unfinished, self._start().core)))
+
+    async def aunfinished(self) -> int:
+        """As `unfinished`."""
+        return len(await self._arun(partial(erasures.unfinished, self._start().core)))
+
+    def target_names(self) -> list[str]:
+        """The names of the erasure targets."""
+        return self._start().outside.names
 
     def export(self, customer_id: str) -> Iterator[str]:
         """Everything that is held on a customer, decrypted, as lines of JSON. Nothing is held between two lines.

@@ -20,17 +20,13 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 
-from shredsaver.errors import ShredSaverError
+from shredsaver.errors import ReceiptError
 
 ALGORITHM: Final = "Ed25519"
 TYPE: Final = "shredsaver-receipt+jws"
 SEED_BYTES: Final = 32
 MAX_RECEIPT: Final = 1024 * 1024
 """Bytes of a receipt at most: whatever is longer was not made here."""
-
-
-class ReceiptError(ShredSaverError):
-    """A receipt does not verify: none at all, another key's, altered, or out of its chain. A retry does not help."""
 
 
 @dataclass(frozen=True)

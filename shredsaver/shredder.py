@@ -193,7 +193,8 @@ class Started:
             raise
         memory = Memory()
         vectors = VectorCache()
-        self.shredding = Shredding(self.core, memory, vectors, Outside(self.core, options["targets"]))
+        self.outside = Outside(self.core, options["targets"])
+        self.shredding = Shredding(self.core, memory, vectors, self.outside)
         self.restraint = Restraint(self.core)
         self.administration = Administration(self.core)
         self.auditor = Auditor(self.core, self.administration)

@@ -48,7 +48,7 @@ from shredsaver.outside import Outside
 from shredsaver.purging import count, purge
 from shredsaver.results import ShredResult
 from shredsaver.targets import REVOKED, VERIFIED
-from shredsaver.threads import GET_NAME, SET_CUSTOMER
+from shredsaver.threads import ADD_CUSTOMER, GET_NAME, SET_CUSTOMER
 from shredsaver.vectors import VectorCache
 
 
@@ -140,6 +140,11 @@ class Shredding:
         while True:
             yield Begin("write")
             (row,) = yield from run(Statement(LOCK_CUSTOMER, (token,)))
+            if not row.rows:
+                # A row to lock, that nobody else sees yet: a first write or another shred may be under way.
+                blank = core.customer_row(Customer(token, 1, erasure.LIVE, 0, ""), None)
+                added, other = yield from run(Statement(ADD_CUSTOMER, blank), Statement(LOCK_CUSTOMER, (token,)))
+                row = row if added.changed else other
             customer = core.customer(row.rows[0]) if row.rows else None
             if customer is not None and customer.state in erasure.DEAD:
                 one = yield from latest(core, token, customer.generation)

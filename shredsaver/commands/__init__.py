@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import typer
 
+from shredsaver.commands import operating, people, proving
 from shredsaver.commands.demo import demo
 
 __all__ = ["app"]
@@ -16,7 +17,6 @@ app = typer.Typer(
     name="shredsaver",
     help="Crypto-shredding for LangGraph: erase a customer by destroying the customer's keys.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,  # a rich traceback prints local variables, and those hold payloads
 )
 
@@ -27,3 +27,31 @@ def group() -> None:
 
 
 app.command()(demo)
+for command in (
+    operating.init,
+    people.status,
+    people.customers,
+    people.plan,
+    people.audit,
+    people.shred,
+    people.enrol,
+    people.restrict,
+    people.reinstate,
+    people.hold,
+    people.release,
+    people.export,
+    proving.verify,
+    proving.certificate,
+    operating.resume,
+    operating.rotate,
+    operating.routes,
+    operating.doctor,
+    operating.bench,
+):
+    app.command()(command)
+app.command(name="import")(people.import_)
+app.command(name="receipts")(proving.list_receipts)
+app.command(name="public-key")(proving.public_key)
+keys = typer.Typer(help="Look after the keys.", no_args_is_help=True)
+keys.command(name="check")(operating.keys_check)
+app.add_typer(keys, name="keys")

@@ -1,0 +1,93 @@
+"""Commands for those who run a deployment: setting up, going on, rotating, looking after it."""
+
+from __future__ import annotations
+
+import typer
+from rich.table import Table
+
+from shredsaver.commands.options import AsJson, Database, Keys, answer, console, opened, print_json, working
+from shredsaver.doctor import examine
+from shredsaver.errors import ConfigurationError, ShredSaverError
+from shredsaver.kms.base import open_key_service
+from shredsaver.routes import routes as all_routes
+
+
+def init(database: Database = None, keys: Keys = None) -> None:
+    """Create or upgrade the tables and the key store, with a role that may."""
+    with opened(database, keys, auto_setup=True):
+        console.print("the database is ready")
+
+
+def resume(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
+    """Finish every erasure that can be finished now."""
+    with opened(database, keys) as shredder, working("erasing"):
+        results = shredder.resume()
+    if as_json:
+        print_json(results)
+        return
+    for one in results:
+        answer(one, as_json=False)
+    console.print(f"{len(results)} erasures went on")
+
+
+def rotate(database: Database = None, keys: Keys = None) -> None:
+    """Put every key under new roots and destroy the old ones; data does not change."""
+    with opened(database, keys) as shredder, working("slots"):
+        slots = shredder.rotate()
+    console.print(f"{slots} slots have new roots")
+
+
+def keys_check(keys: Keys = None, as_json: AsJson = False) -> None:
+    """Open every wrapped key and check the whole log of the dead. Exit status 1 if something is wrong."""
+    if keys is None:
+        raise ConfigurationError("give --keys, or set SHREDSAVER_KEYS")
+    with open_key_service(keys, create=False) as service, working("keys"):
+        report = service.verify()
+    answer(report, as_json=as_json)
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def routes(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
+    """Show for every route where a customer's data can be: who holds it, what deletes it, how finely."""
+    targets: list[str] = []
+    if database is not None and keys is not None:
+        with opened(database, keys) as shredder:
+            targets = shredder.target_names()
+    found = all_routes(targets)
+    if as_json:
+        print_json(found)
+        return
+    table = Table("route", "who holds it", "what deletes it", "how finely", pad_edge=False)
+    for route in found:
+        table.add_row(route.name, route.holder, route.deleted_by, route.granularity)
+    console.print(table)
+
+
+def doctor(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
+    """Check versions, keys, clock and logs, and say what to do. Exit status 1 if something is wrong."""
+    if database is None or keys is None:
+        raise ConfigurationError("give --database and --keys, or set SHREDSAVER_DATABASE and SHREDSAVER_KEYS")
+    try:
+        with opened(database, keys) as shredder, working("checks"):
+            found = examine(shredder)
+    except ShredSaverError as error:
+        console.print(f"cannot be opened: {error}")
+        raise typer.Exit(1) from None
+    if as_json:
+        print_json(found)
+    else:
+        for check in found:
+            mark = {"good": "+", "warning": "!", "bad": "-"}[check.verdict]
+            console.print(f"{mark} {check.name}: {check.finding}" + (f". {check.advice}" if check.advice else ""))
+    if any(check.verdict == "bad" for check in found):
+        raise typer.Exit(1)
+
+
+def bench() -> None:
+    """Run the quick set of benchmarks."""
+    try:
+        from shredsaver.benchmarks.__main__ import main as run_benchmarks  # type: ignore[import-not-found,unused-ignore]
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"the benchmarks need {error.name}: pip install 'shredsaver[bench]'") from None
+    raise typer.Exit(run_benchmarks(["--quick"]))

@@ -1,0 +1,123 @@
+"""What the commands share: options, opening, output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from shredsaver.errors import ConfigurationError
+from shredsaver.namespaces import CUSTOMER, SHARED, Mark
+from shredsaver.shredder import Shredder
+
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database", "-d", envvar="SHREDSAVER_DATABASE", help="Path, sqlite:///… or postgresql://… of the database."
+    ),
+]
+Keys = Annotated[
+    str | None, typer.Option("--keys", "-k", envvar="SHREDSAVER_KEYS", help="Key URI: file:DIR or awskms:….")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Reason = Annotated[str | None, typer.Option(help="A code or case number; free text is sealed and only committed to.")]
+By = Annotated[str | None, typer.Option("--by", help="Who asks, as a code.")]
+Namespace = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--namespace",
+        envvar="SHREDSAVER_NAMESPACES",
+        help="Shape of store namespaces, such as users/CUSTOMER or policies/SHARED; may be repeated.",
+    ),
+]
+
+console = Console(highlight=False)
+progress_console = Console(stderr=True)
+
+
+@contextmanager
+def opened(
+    database: str | None, keys: str | None, *, namespaces: list[str] | None = None, auto_setup: bool = False
+) -> Iterator[Shredder]:
+    """Opens the database with its keys."""
+    if database is None or keys is None:
+        raise ConfigurationError("give --database and --keys, or set SHREDSAVER_DATABASE and SHREDSAVER_KEYS")
+    options: dict[str, Any] = {}
+    if namespaces:
+        options["namespaces"] = [template(text) for text in namespaces]
+    with Shredder.open(database, keys=keys, auto_setup=auto_setup, **options) as shredder:
+        yield shredder
+
+
+def template(text: str) -> tuple[Mark, ...]:
+    """A template of namespaces from its form ``users/CUSTOMER``."""
+    marks: Mapping[str, Mark] = {"CUSTOMER": CUSTOMER, "SHARED": SHARED}
+    return tuple(marks.get(label, label) for label in text.split("/"))
+
+
+def plain(value: Any) -> Any:
+    """An answer as JSON has it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def print_json(value: Any) -> None:
+    """Prints an answer as JSON."""
+    typer.echo(json.dumps(plain(value), indent=2))
+
+
+def print_fields(value: Any) -> None:
+    """Prints an answer, a field a line."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for name, inner in plain(value).items():
+        if inner not in (None, "", [], {}):
+            shown = inner if isinstance(inner, str) else json.dumps(inner)
+            table.add_row(name.replace("_", " "), str(shown))
+    console.print(table)
+
+
+def answer(value: Any, *, as_json: bool) -> None:
+    """Prints an answer as the caller asked for."""
+    if as_json:
+        print_json(value)
+    else:
+        print_fields(value)
+
+
+@contextmanager
+def working(what: str) -> Iterator[Progress]:
+    """Shows on a terminal that something long goes on."""
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        TextColumn("{task.completed}"),
+        TimeElapsedColumn(),
+        console=progress_console,
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as progress:
+        progress.add_task(what, total=None)
+        yield progress
+
+
+def counted(progress: Progress, items: Iterable[Any]) -> Iterator[Any]:
+    """Gives items and counts them on the progress bar."""
+    for item in items:
+        progress.advance(progress.task_ids[0])
+        yield item

@@ -1,0 +1,219 @@
+"""Commands about customers: looking, erasing, keeping, exporting."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from shredsaver.commands.options import (
+    AsJson,
+    By,
+    Database,
+    Keys,
+    Namespace,
+    Reason,
+    answer,
+    console,
+    counted,
+    opened,
+    print_json,
+    working,
+)
+from shredsaver.errors import ConfigurationError
+
+Customer = Annotated[str, typer.Argument(help="The customer's id, exactly as the application gives it.")]
+
+
+def status(customer: Customer, database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
+    """Show where a customer stands."""
+    with opened(database, keys) as shredder:
+        answer(shredder.status(customer), as_json=as_json)
+
+
+def customers(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
+    """List everyone the database knows. The ids of those who live are shown; the dead are tokens."""
+    with opened(database, keys) as shredder:
+        found = shredder.customers()
+        if as_json:
+            print_json(list(found))
+            return
+        table = Table("token", "state", "generation", "id", box=None, pad_edge=False)
+        for one in found:
+            table.add_row(one.customer, one.state, str(one.generation), one.customer_id or "")
+        console.print(table)
+
+
+def plan(customer: Customer, database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
+    """Count what a shred would reach; nothing is changed."""
+    with opened(database, keys) as shredder:
+        answer(shredder.plan(customer), as_json=as_json)
+
+
+def audit(customer: Customer, database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
+    """Count by route what is there of a customer, and how much of it opens. Exit status 1 if a record is damaged."""
+    with opened(database, keys) as shredder, working("opening records"):
+        found = shredder.audit(customer)
+    if as_json:
+        print_json(found)
+    else:
+        table = Table("route", "rows", "open", box=None, pad_edge=False)
+        for route, count in found.routes.items():
+            table.add_row(route, f"{count.rows:,}", f"{count.opens:,}")
+        console.print(f"customer {found.status.customer}: {found.status.state}")
+        console.print(table)
+        for damage in found.damaged:
+            console.print(f"damaged: {damage}")
+    if found.damaged:
+        raise typer.Exit(1)
+
+
+def shred(
+    customer: Annotated[list[str], typer.Argument(help="The customers' ids, exactly as the application gives them.")],
+    database: Database = None,
+    keys: Keys = None,
+    reason: Reason = None,
+    by: By = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    unknown: Annotated[bool, typer.Option("--unknown", help="Also set a tombstone for an id never seen.")] = False,
+    no_purge: Annotated[bool, typer.Option("--no-purge", help="Destroy the keys and leave the ciphertext.")] = False,
+    grace: Annotated[float | None, typer.Option(help="Hours until the keys die; reinstate can cancel it.")] = None,
+    defer: Annotated[bool, typer.Option("--defer", help="Under a hold: stop use now, destroy when it ends.")] = False,
+    receipt: Annotated[Path | None, typer.Option(help="Write the signed receipts to this file, one a line.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Erase customers: end their use, destroy their keys, delete their rows, and sign a receipt. There is no way back."""
+    if grace is not None and (len(customer) > 1 or grace < 0):
+        raise ConfigurationError("--grace takes hours from now, and one customer")
+    if defer and len(customer) > 1:
+        raise ConfigurationError("--defer takes one customer")
+    with opened(database, keys) as shredder:
+        plans = [shredder.plan(one) for one in customer]
+        strangers = [found.status.customer for found in plans if not found.status.known]
+        if strangers and not unknown:
+            raise ConfigurationError(
+                f"{len(strangers)} of the ids were never seen here ({', '.join(strangers)}): a typing error must not look "
+                "like an erasure. Check them, or give --unknown to set tombstones all the same"
+            )
+        if not yes:
+            if as_json or not sys.stdin.isatty():
+                raise ConfigurationError("this cannot be undone: give --yes to say that it is meant")
+            for found in plans:
+                rows = ", ".join(f"{count:,} {route}" for route, count in found.counts.items())
+                console.print(f"customer {found.status.customer} ({found.status.state}): {rows}")
+            typer.confirm("Destroy the keys of all this, for ever?", abort=True)
+        with working("erasing"):
+            if len(customer) == 1:
+                hours = None if grace is None else timedelta(hours=grace)
+                results = [
+                    shredder.shred(
+                        customer[0], reason=reason, requested_by=by, purge=not no_purge, grace=hours, defer=defer
+                    )
+                ]
+            else:
+                results = shredder.shred_many(customer, reason=reason, requested_by=by, purge=not no_purge)
+    if receipt is not None:
+        receipt.write_text("".join(f"{one.receipt}\n" for one in results if one.receipt), encoding="ascii")
+    if as_json:
+        print_json(results)
+        return
+    for one in results:
+        answer(one, as_json=False)
+
+
+def enrol(customer: Customer, database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
+    """Let a shredded customer come back, empty."""
+    with opened(database, keys) as shredder:
+        answer(shredder.enrol(customer), as_json=as_json)
+
+
+def restrict(
+    customer: Customer,
+    database: Database = None,
+    keys: Keys = None,
+    reason: Reason = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop every use of a customer's data and keep it; reinstate ends that."""
+    with opened(database, keys) as shredder:
+        answer(shredder.restrict(customer, reason=reason, requested_by=by), as_json=as_json)
+
+
+def reinstate(
+    customer: Customer,
+    database: Database = None,
+    keys: Keys = None,
+    reason: Reason = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a restriction, and cancel an erasure whose grace has not ended."""
+    with opened(database, keys) as shredder:
+        answer(shredder.reinstate(customer, reason=reason, requested_by=by), as_json=as_json)
+
+
+def hold(
+    customer: Customer,
+    reason: Annotated[str, typer.Option(help="Why; sealed under the customer's keys.")],
+    until: Annotated[str | None, typer.Option(help="When it ends by itself: 2027-01-31T00:00:00+00:00.")] = None,
+    database: Database = None,
+    keys: Keys = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """Forbid erasure and deletion of a customer's data."""
+    try:
+        ends = None if until is None else datetime.fromisoformat(until)
+    except ValueError:
+        raise ConfigurationError("--until takes a time like 2027-01-31T00:00:00+00:00") from None
+    with opened(database, keys) as shredder:
+        answer(shredder.hold(customer, reason, ends, requested_by=by), as_json=as_json)
+
+
+def release(
+    customer: Customer,
+    database: Database = None,
+    keys: Keys = None,
+    reason: Reason = None,
+    by: By = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a hold."""
+    with opened(database, keys) as shredder:
+        answer(shredder.release(customer, reason=reason, requested_by=by), as_json=as_json)
+
+
+def export(
+    customer: Customer,
+    database: Database = None,
+    keys: Keys = None,
+    namespace: Namespace = None,
+    to: Annotated[Path | None, typer.Option(help="The file to write; standard output without it.")] = None,
+) -> None:
+    """Write everything that is held on a customer, decrypted, as lines of JSON."""
+    with opened(database, keys, namespaces=namespace) as shredder, working("lines") as progress:
+        lines = counted(progress, shredder.export(customer))
+        if to is None:
+            for line in lines:
+                typer.echo(line, nl=False)
+        else:
+            with to.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(help="An export.", exists=True, dir_okay=False)],
+    database: Database = None,
+    keys: Keys = None,
+    namespace: Namespace = None,
+) -> None:
+    """Take an export back as new data. Refused for a shredded customer who was not enrolled again."""
+    with opened(database, keys, namespaces=namespace) as shredder, source.open(encoding="utf-8") as file:
+        with working("lines") as progress:
+            count = shredder.import_(counted(progress, file))
+        console.print(f"{count:,} lines taken")

@@ -1,0 +1,64 @@
+"""Commands about receipts. Verifying needs no database and no keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shredsaver import certificate as certificates
+from shredsaver import receipts
+from shredsaver.commands.options import AsJson, Database, Keys, console, opened, print_fields, print_json
+from shredsaver.errors import ReceiptError
+
+Receipt = Annotated[Path, typer.Argument(help="A file of receipts, one a line.", exists=True, dir_okay=False)]
+PublicKey = Annotated[
+    list[Path],
+    typer.Option("--key", help="The public key (PEM) that is trusted; may be repeated.", exists=True, dir_okay=False),
+]
+
+
+def public_key(database: Database = None, keys: Keys = None) -> None:
+    """Print the public key that receipts are verified with."""
+    with opened(database, keys) as shredder:
+        typer.echo(shredder.public_key(), nl=False)
+
+
+def list_receipts(database: Database = None, keys: Keys = None) -> None:
+    """Print every receipt in the order of the chain, one a line."""
+    with opened(database, keys) as shredder:
+        for receipt in shredder.receipts():
+            typer.echo(receipt)
+
+
+def verify(receipt: Receipt, key: PublicKey, as_json: AsJson = False) -> None:
+    """Check receipts with nothing but the file and the public key: each signature, and that they follow each other."""
+    lines = receipt.read_text(encoding="utf-8").split()
+    trusted = [path.read_text(encoding="utf-8") for path in key]
+    verified = receipts.verify_chain(lines, trusted)
+    if not verified:
+        raise ReceiptError("the file holds no receipt")
+    if as_json:
+        print_json([one.payload for one in verified])
+        return
+    for one in verified:
+        print_fields(one.payload)
+        console.print(f"signed by key {one.key_id}\n")
+    console.print(
+        f"{len(verified)} receipts verify and follow each other" if len(verified) > 1 else "the receipt verifies"
+    )
+
+
+def certificate(
+    receipt: Receipt,
+    key: PublicKey,
+    to: Annotated[Path, typer.Option(help="The HTML page to write.")],
+) -> None:
+    """Make a page from a receipt that a person can read and print. With several receipts, of the last one."""
+    lines = receipt.read_text(encoding="utf-8").split()
+    verified = receipts.verify_chain(lines, [path.read_text(encoding="utf-8") for path in key])
+    if not verified:
+        raise ReceiptError("the file holds no receipt")
+    to.write_text(certificates.page(verified[-1], lines[-1]), encoding="utf-8")
+    console.print(f"wrote {to}")

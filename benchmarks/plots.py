@@ -95,6 +95,8 @@ def _draw(path: Path, title: str, across: str, up: str, lines: Sequence[Line], l
         axes.set_xscale("log")
         if logarithmic == "both":
             axes.set_yscale("log")
+            axes.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_minor_locator(mpl.ticker.NullLocator())
             axes.yaxis.set_major_formatter(mpl.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
         else:
             axes.set_ylim(bottom=0)
@@ -106,7 +108,7 @@ def _draw(path: Path, title: str, across: str, up: str, lines: Sequence[Line], l
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.05)
         low, high = axes.get_xlim()
-        axes.set_xlim(low, high * (high / low) ** 0.35)  # room for the names at the lines' ends
+        axes.set_xlim(low, high * (high / low) ** 0.5)  # room for the names at the lines' ends
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
         plt.close(figure)
     return path

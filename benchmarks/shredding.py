@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -68,7 +69,7 @@ def by_records(bench: Bench) -> Iterator[Result]:
         yield bench.result(
             SHRED_RECORDS, case, "shredsaver, 10 records", "ms", series["ours"], series["theirs"], MILLISECONDS
         )
-        yield bench.alone(SHRED_TIME, case, "ms", sorted(series["ours"])[len(series["ours"]) // 2] * MILLISECONDS)
+        yield bench.alone(SHRED_TIME, case, "ms", statistics.median(series["ours"]) * MILLISECONDS)
 
 
 @benchmark("shred by customers", backends=("sqlite",), quick=True, ours_only=True)
@@ -116,6 +117,28 @@ def _open(place: Place) -> Sample:
             return time.perf_counter() - start
 
     return sample
+
+
+@benchmark("audit", ours_only=True)
+def audit(bench: Bench) -> Iterator[Result]:
+    """Counting a customer's records and opening each: it grows with them, and should with nothing else."""
+    sizes = bench.pick((10, 100), (10, 1_000, 10_000), (10, 1_000, 10_000, 100_000, 1_000_000))
+    with observed(bench.place()) as (shredder, _keys):
+        for size in sizes:
+            write_records(shredder.saver, f"audited-{size}", size)
+        for size in sizes:
+            series = rounds(
+                {"ours": lambda size=size: timed(lambda: _audited(shredder, size))},  # type: ignore[misc]
+                seconds=bench.pick(0.1, 1.0, 4.0),
+                least=2,
+                warm_up=0,
+            )
+            yield bench.alone("audit", f"{size:,} records", "ms", statistics.median(series["ours"]) * MILLISECONDS)
+
+
+def _audited(shredder: Any, size: int) -> None:
+    if shredder.audit(f"audited-{size}").opens < size:
+        raise RuntimeError("the audit opened fewer records than were written")
 
 
 @benchmark("key-service calls", backends=("sqlite",), quick=True, ours_only=True)

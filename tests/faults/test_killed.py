@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.base.id import uuid6
 
-from shredsaver import CustomerShreddedError
+from shredsaver import CustomerShreddedError, Shredder
 from tests.support.backends import Backend, SqliteBackend
 from tests.support.calls import Caller
 from tests.support.checkpoints import chain, config, put
@@ -52,15 +52,25 @@ def rounds(
     deed: Callable[..., None],
     prepare: Callable[[int], tuple[Any, ...]],
     check: Callable[..., None],
+    *,
+    within_keys: bool = False,
 ) -> int:
     """Kills the deed at each of its steps in turn; returns how many steps it has."""
     for step in range(1, MOST_STEPS):
         args = prepare(step)
-        acknowledged, finished = killed_at(step, backend.url, {"keys": keys}, deed, *args)
-        check(step, acknowledged, *args)
+        acknowledged, finished = killed_at(step, backend.url, {"keys": keys}, deed, *args, keys=within_keys)
+        with Shredder.open(backend.url, keys=keys) as fresh:
+            check(step, acknowledged, fresh, *args)
         if finished:
             return step - 1
     raise AssertionError("it does not end")
+
+
+WITHIN = pytest.mark.parametrize(
+    "within_keys",
+    [False, pytest.param(True, marks=pytest.mark.slow)],
+    ids=["steps of the database", "steps of the key service too"],
+)
 
 
 def put_twice(shredder: Any, done: Callable[[Any], None], here: dict[str, Any], ids: list[str]) -> None:
@@ -106,7 +116,8 @@ def delete_run(shredder: Any, done: Callable[[Any], None], run: str) -> None:
 
 
 @pytest.mark.parametrize("first", ["thread there", "first write of a thread", "first write of a customer"])
-def test_put(first: str, backend: Backend, keys: str, make_shredder: Callable[..., Any]) -> None:
+@WITHIN
+def test_put(first: str, within_keys: bool, backend: Backend, keys: str, make_shredder: Callable[..., Any]) -> None:
     shredder = make_shredder()
     bystander = Bystander(shredder)
 
@@ -117,8 +128,8 @@ def test_put(first: str, backend: Backend, keys: str, make_shredder: Callable[..
             put(CALL, shredder.saver, here if first == "thread there" else config("other", "c"), {"x": ["before"]})
         return here, [str(uuid6(clock_seq=-1)) for _ in STATES]
 
-    def check(step: int, acknowledged: list[Any], here: dict[str, Any], ids: list[str]) -> None:
-        for attempt in (shredder, make_shredder()):
+    def check(step: int, acknowledged: list[Any], fresh: Any, here: dict[str, Any], ids: list[str]) -> None:
+        for attempt in (shredder, fresh):
             assert len(stored(attempt, here)) >= len(acknowledged)
             for key, state in zip(ids, STATES, strict=True):
                 at = {"configurable": {**here["configurable"], "checkpoint_id": key}}
@@ -127,9 +138,9 @@ def test_put(first: str, backend: Backend, keys: str, make_shredder: Callable[..
             bystander.check(attempt)
         for key, state in zip(ids, STATES, strict=True):
             put(CALL, shredder.saver, here, state, id=key)
-            assert values(shredder, here) == state
+            assert values(shredder, {"configurable": {**here["configurable"], "checkpoint_id": key}}) == state
 
-    assert rounds(backend, keys, put_twice, prepare, check) > 8
+    assert rounds(backend, keys, put_twice, prepare, check, within_keys=within_keys) > 8
 
 
 def test_put_writes(backend: Backend, keys: str, make_shredder: Callable[..., Any]) -> None:
@@ -138,8 +149,7 @@ def test_put_writes(backend: Backend, keys: str, make_shredder: Callable[..., An
     here = put(CALL, shredder.saver, config(), {"x": 1})
     whole = {("x", "value " * 60), ("y", 1), ("__interrupt__", "ask")}
 
-    def check(step: int, acknowledged: list[Any], here: dict[str, Any], task: str) -> None:
-        fresh = make_shredder()
+    def check(step: int, acknowledged: list[Any], fresh: Any, here: dict[str, Any], task: str) -> None:
         for expected in ([whole] if acknowledged else [whole, set()], [whole]):
             found = {(c, v) for t, c, v in fresh.saver.get_tuple(here).pending_writes if t == task}
             assert found in expected
@@ -150,7 +160,8 @@ def test_put_writes(backend: Backend, keys: str, make_shredder: Callable[..., An
 
 
 @pytest.mark.parametrize("purge", [True, False], ids=["purge", "no purge"])
-def test_shred(purge: bool, backend: Backend, keys: str, make_shredder: Callable[..., Any]) -> None:
+@WITHIN
+def test_shred(purge: bool, within_keys: bool, backend: Backend, keys: str, make_shredder: Callable[..., Any]) -> None:
     shredder = make_shredder()
     bystander = Bystander(shredder)
 
@@ -159,8 +170,7 @@ def test_shred(purge: bool, backend: Backend, keys: str, make_shredder: Callable
             chain(CALL, shredder.saver, config(f"t-{step}-{thread}", f"c-{step}"), STATES)
         return f"c-{step}", purge
 
-    def check(step: int, acknowledged: list[Any], customer: str, purge: bool) -> None:
-        fresh = make_shredder()
+    def check(step: int, acknowledged: list[Any], fresh: Any, customer: str, purge: bool) -> None:
         here = config(f"t-{step}-0", customer)
         for attempt in (shredder, fresh):
             try:
@@ -172,7 +182,7 @@ def test_shred(purge: bool, backend: Backend, keys: str, make_shredder: Callable
             bystander.check(attempt)
         result = fresh.shred(customer, purge=purge)
         assert not acknowledged or acknowledged == [result.erasure_id]
-        for attempt in (shredder, fresh, make_shredder()):
+        for attempt in (shredder, fresh):
             for at in (here, config(f"t-{step}-1", None)):
                 with pytest.raises(CustomerShreddedError):
                     attempt.saver.get_tuple(at)
@@ -184,7 +194,7 @@ def test_shred(purge: bool, backend: Backend, keys: str, make_shredder: Callable
             assert not tokens & {bytes(r["thread"]) for r in backend.rows("checkpoints")}
             assert not tokens & {bytes(r["thread"]) for r in backend.rows("parts")}
 
-    assert rounds(backend, keys, shred, prepare, check) > 15
+    assert rounds(backend, keys, shred, prepare, check, within_keys=within_keys) > 15
 
 
 def test_resume_finishes_what_a_crash_left(backend: Backend, keys: str, make_shredder: Callable[..., Any]) -> None:
@@ -195,8 +205,7 @@ def test_resume_finishes_what_a_crash_left(backend: Backend, keys: str, make_shr
         chain(CALL, shredder.saver, config(f"t-{step}", f"c-{step}"), STATES)
         return f"c-{step}", True
 
-    def check(step: int, acknowledged: list[Any], customer: str, purge: bool) -> None:
-        fresh = make_shredder()
+    def check(step: int, acknowledged: list[Any], fresh: Any, customer: str, purge: bool) -> None:
         revoked = any(row["state"] == "revoked" or row["state"] == "destroyed" for row in backend.rows("customers"))
         fresh.resume()
         states = {row["state"] for row in backend.rows("customers")}
@@ -219,8 +228,7 @@ def test_enrol(backend: Backend, keys: str, make_shredder: Callable[..., Any]) -
         shredder.shred(f"c-{step}")
         return (f"c-{step}",)
 
-    def check(step: int, acknowledged: list[Any], customer: str) -> None:
-        fresh = make_shredder()
+    def check(step: int, acknowledged: list[Any], fresh: Any, customer: str) -> None:
         here = config(f"t-{customer}", customer)
         try:
             found = values(fresh, here)
@@ -230,7 +238,7 @@ def test_enrol(backend: Backend, keys: str, make_shredder: Callable[..., Any]) -
             found = values(fresh, here)
         assert found == {"x": "new"} if "put" in acknowledged else found in (None, {"x": "new"})
         put(CALL, fresh.saver, here, {"x": "newer"})
-        assert values(make_shredder(), here) == {"x": "newer"}
+        assert values(fresh, here) == {"x": "newer"}
         bystander.check(fresh)
 
     assert rounds(backend, keys, enrol, prepare, check) > 5
@@ -244,15 +252,15 @@ def test_delete_thread(backend: Backend, keys: str, make_shredder: Callable[...,
         chain(CALL, shredder.saver, config(f"t-{step}", "c"), STATES)
         return (f"t-{step}",)
 
-    def check(step: int, acknowledged: list[Any], thread: str) -> None:
+    def check(step: int, acknowledged: list[Any], fresh: Any, thread: str) -> None:
         here = config(thread, "c")
-        for attempt in (shredder, make_shredder()):
+        for attempt in (shredder, fresh):
             assert len(stored(attempt, here)) in ((0,) if acknowledged else (0, 2))
             bystander.check(attempt)
         shredder.saver.delete_thread(thread)
         assert stored(shredder, here) == []
         put(CALL, shredder.saver, here, {"x": "again"})
-        assert values(make_shredder(), here) == {"x": "again"}
+        assert values(fresh, here) == {"x": "again"}
         shredder.saver.delete_thread(thread)
 
     assert rounds(backend, keys, delete_thread, prepare, check) > 2
@@ -275,10 +283,10 @@ def test_upkeep(deed: Callable[..., None], backend: Backend, keys: str, make_shr
             return name, f"copy of {name}"
         return (name,) if deed is prune else (f"run of {name}",)
 
-    def check(step: int, acknowledged: list[Any], *args: str) -> None:
+    def check(step: int, acknowledged: list[Any], fresh: Any, *args: str) -> None:
         name = f"t-{step}"
         deed(shredder, lambda _: None, *args)
-        for attempt in (shredder, make_shredder()):
+        for attempt in (shredder, fresh):
             now = stored(attempt, config(name, "c"))
             if deed is copy_thread:
                 assert now == before[name]

@@ -24,7 +24,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 
 from shredsaver import ShredSaverError
-from tests.support.backends import Backend
+from tests.support.backends import Backend, read_files
 from tests.support.calls import Caller
 from tests.support.canaries import labels, search, values_of_every_type, word
 from tests.support.checkpoints import checkpoint, metadata
@@ -139,7 +139,7 @@ def everything(backend: Backend, keys: str) -> Callable[[], dict[str, bytes]]:
 
     def read() -> dict[str, bytes]:
         directory = Path(keys.removeprefix("file:"))
-        stored = {f"keys/{file.name}": file.read_bytes() for file in directory.rglob("*") if file.is_file()}
+        stored = read_files(file for file in directory.rglob("*") if file.is_file())
         assert stored
         return {**backend.dump(), **stored}
 

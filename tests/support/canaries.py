@@ -75,7 +75,7 @@ def values_of_every_type(label: str) -> dict[str, Any]:
 def _starts(data: bytes) -> set[int]:
     """The eight bytes at each offset, as numbers."""
     found: set[int] = set()
-    for offset in range(8):
+    for offset in range(min(8, len(data))):
         found.update(np.frombuffer(data, "<u8", (len(data) - offset) // 8, offset).tolist())
     return found
 

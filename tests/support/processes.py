@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import signal
@@ -9,7 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from langgraph.types import Command
@@ -20,12 +23,25 @@ from tests.support.checkpoints import put
 from tests.support.graphs import line
 from tests.support.steps import hooked
 
-# A process of its own forks each of ours: it has the imports behind it and no threads.
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(
-    ["shredsaver", "shredsaver.db.postgres", "langgraph.graph", "langchain.agents", "langchain_core.messages"]
-)
 SECONDS = 60
+
+
+@functools.cache
+def start_forks() -> None:
+    """Starts the process that every other one is forked from: it has the imports behind it and no threads."""
+    root = str(Path(__file__).resolve().parents[2])
+    before = os.environ.get("PYTHONPATH")
+    # Python 3.11 does not pass its path on to this process.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, before)))
+    try:
+        CONTEXT.set_forkserver_preload(["pytest", "tests.support.processes", "shredsaver.kms.local"])
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 class RemoteError(Exception):
@@ -89,6 +105,7 @@ class Worker:
     """Another process with a Shredder of its own open."""
 
     def __init__(self, database: str, **options: Any) -> None:
+        start_forks()
         self._pipe, theirs = CONTEXT.Pipe()
         self.process = CONTEXT.Process(target=_serve, args=(theirs, database, options), daemon=True)
         self.process.start()
@@ -130,7 +147,7 @@ def worker(database: str, **options: Any) -> Iterator[Worker]:
 
 
 def _suffer(
-    pipe: Connection, database: str, options: dict[str, Any], at: int, deed: Any, args: tuple[Any, ...]
+    pipe: Connection, database: str, options: dict[str, Any], at: int, keys: bool, deed: Any, args: tuple[Any, ...]
 ) -> None:
     steps = 0
 
@@ -144,24 +161,25 @@ def _suffer(
         pipe.send(("acknowledged", value))
 
     if deed is None:
-        with hooked(count), shredsaver.Shredder.open(database, **options):
+        with hooked(count, keys=keys), shredsaver.Shredder.open(database, **options):
             done("open")
     else:
-        with shredsaver.Shredder.open(database, **options) as shredder, hooked(count):
+        with shredsaver.Shredder.open(database, **options) as shredder, hooked(count, keys=keys):
             deed(shredder, done, *args)
     pipe.send(("finished", steps))
 
 
 def killed_at(
-    step: int, database: str, options: dict[str, Any], deed: Callable[..., None] | None, *args: Any
+    step: int, database: str, options: dict[str, Any], deed: Callable[..., None] | None, *args: Any, keys: bool = False
 ) -> tuple[list[Any], bool]:
-    """Runs ``deed(shredder, done, *args)`` in a process that is killed at the given step.
+    """Runs ``deed(shredder, done, *args)`` in a process that is killed at the given step; ``keys`` as in `hooked`.
 
     Returns:
         What it had acknowledged by ``done(…)``, and whether it came to its end.
     """
+    start_forks()
     ours, theirs = CONTEXT.Pipe(duplex=False)
-    process = CONTEXT.Process(target=_suffer, args=(theirs, database, options, step, deed, args), daemon=True)
+    process = CONTEXT.Process(target=_suffer, args=(theirs, database, options, step, keys, deed, args), daemon=True)
     process.start()
     theirs.close()
     acknowledged: list[Any] = []

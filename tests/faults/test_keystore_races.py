@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -156,6 +158,33 @@ def test_a_first_write_races_a_rotation_of_its_slot(place: Path) -> None:
         assert service.verify().ok
 
 
+def test_a_replacement_races_a_rotation_of_its_slot(place: Path) -> None:
+    with LocalKeyService(place / "keys", slots=1) as service:
+        service.create(A, b"a")
+        service.create(B, b"old")
+        held, go = threading.Event(), threading.Event()
+        main = threading.get_ident()
+
+        def hook(name: str) -> None:
+            if name == "replace" and threading.get_ident() != main and not held.is_set():
+                held.set()
+                go.wait(10)
+
+        made: list[object] = []
+        _steps.hook = hook
+        try:
+            thread = threading.Thread(target=lambda: made.append(service.replace(B, 1, b"new", 1)))
+            thread.start()
+            assert held.wait(10)
+            assert service.destroy([A])[0].state == "destroyed"
+            go.set()
+            thread.join()
+        finally:
+            _steps.hook = None
+        assert made == [service.load(B, 1)]
+        assert service.verify().ok
+
+
 def test_a_creator_held_until_its_customer_is_destroyed_is_refused(place: Path) -> None:
     with LocalKeyService(place / "keys", slots=1) as service:
         service.deployment()
@@ -291,6 +320,31 @@ def test_a_slow_host_whose_claim_ran_out_harms_nothing(hosts: Callable[[float], 
         assert service.load(C, 1).secret == b"c"
     assert fast.verify().ok
     assert len(both.remote.keys) == 2
+
+
+def test_a_host_that_lost_its_claim_publishes_nothing(hosts: Callable[[float], Hosts]) -> None:
+    """Whoever has the claim may have noted another root by now: rows under ours would open for nobody."""
+    both = hosts(30)
+    service = both.open()
+    service.create(A, b"a")
+    service.create(B, b"b")
+    seen: list[tuple[int, ...]] = []
+
+    def hook(name: str) -> None:
+        if name not in {"roots-made", "roots-published"}:
+            return
+        with closing(sqlite3.connect(both.path)) as connection:
+            if name == "roots-made" and not seen:
+                connection.execute("UPDATE key_slots SET claim = x'ff', claimed_until = 0 WHERE slot = 0")
+                connection.commit()
+            seen.append(connection.execute("SELECT epoch FROM key_slots WHERE slot = 0").fetchone())
+
+    _steps.hook = hook
+    assert service.destroy([A])[0].state == "destroyed"
+    _steps.hook = None
+    assert seen == [(1,), (1,), (1,), (2,)]  # refused once, then claimed anew
+    assert service.load(B, 1).secret == b"b"
+    assert service.verify().ok
 
 
 def test_calls_that_arrive_together_share_an_epoch(hosts: Callable[[float], Hosts]) -> None:

@@ -22,6 +22,7 @@ from shredsaver.errors import (
     SchemaVersionError,
     UnsealError,
 )
+from shredsaver.kms import _steps, destruction
 from shredsaver.kms.local import LocalKeyService
 from shredsaver.kms.rootsfile import RootsFile
 from shredsaver.kms.wrapping import Wrapped, unwrap
@@ -176,6 +177,28 @@ def test_a_damaged_slot_does_not_keep_others_from_being_destroyed(tmp_path: Path
         with pytest.raises((UnsealError, FormatError)):
             service.destroy(customers)
         assert [each.state for each in service.destroy(customers[1:])] == ["destroyed"] * 3
+
+
+def test_a_row_that_still_needs_the_old_root_keeps_it(keys: Path) -> None:
+    """Written by whatever means between the re-wrapping and the proof: found there, so nothing is destroyed."""
+    wraps = rows(keys, f"SELECT * FROM key_wraps {WHERE}", A)[0]
+
+    def hook(name: str) -> None:
+        if name == "roots-published":
+            _steps.hook = None
+            change(keys, "INSERT OR REPLACE INTO key_wraps VALUES (?, ?, ?, ?, ?, ?, ?)", *wraps)
+
+    with open_keys(keys) as service:
+        _steps.hook = hook
+        try:
+            with pytest.raises(UnsealError, match="put back"):
+                service.destroy([B])
+        finally:
+            _steps.hook = None
+        old = wraps[3]
+        assert service._roots._files[0].read(0, old) is not None
+        with pytest.raises(KeyServiceUnavailableError, match="not all proven dead"):
+            service._database.run(lambda: destruction.outcome(service.deployment().log_key, {B: 0}, [B], ""))
 
 
 # -- the log of the dead -----------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def conversations(bench: Bench) -> Iterator[Result]:
     wall_turns = bench.pick(4, 100, 100)
     for shape, graph_of in SHAPES.items():
         times: list[tuple[float, float]] = []
-        for repeat in range(bench.pick(1, 2, 5)):
+        for repeat in range(bench.pick(1, 2 if shape == CREATE_AGENT else 1, 5)):
             longest = repeat == 0  # sizes do not vary: once is enough
             with ExitStack() as stack:
                 script = turns(ours_alone if longest else wall_turns)

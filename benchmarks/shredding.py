@@ -64,7 +64,7 @@ def by_records(bench: Bench) -> Iterator[Result]:
                 "ours": shred_of(shredder, keys, many, "many"),
                 "theirs": shred_of(shredder, keys, 10, "few"),
             }
-            series = rounds(samples, seconds=bench.pick(0.2, 2.5, 15.0), least=bench.pick(2, 3, 6), warm_up=1)
+            series = rounds(samples, seconds=bench.pick(0.2, 1.0, 15.0), least=bench.pick(2, 3, 6), warm_up=1)
         case = f"{many:,} records"
         yield bench.result(
             SHRED_RECORDS, case, "shredsaver, 10 records", "ms", series["ours"], series["theirs"], MILLISECONDS

@@ -73,7 +73,7 @@ def supersteps(bench: Bench) -> Iterator[Result]:
                 one.name: Stepper(stack.enter_context(one.opened(place)), count, at_once=_growth(bench, one, count))
                 for one, place in zip(contenders, places, strict=True)
             }
-            seconds = bench.pick(0.3, 3.0 if count < 1000 else 4.5, 15.0)
+            seconds = bench.pick(0.3, 2.2 if count < 1000 else 4.0, 15.0)
             series = rounds(samples, seconds=seconds, least=bench.pick(3, 12, 20))
         ours, *baselines = (one.name for one in contenders)
         for name in baselines:
@@ -123,7 +123,7 @@ def limit(bench: Bench) -> Iterator[Result]:
                     "aead": lambda: timed(through_aead),
                     "sqlite": lambda: timed(through_sqlite),
                 },
-                seconds=bench.pick(0.2, 1.5, 8.0),
+                seconds=bench.pick(0.2, 1.0, 8.0),
             )
     figure, case = f"{WRITE}, the machine's limit", messages(count)
     for name, key_name in (("the same bytes through the AEAD", "aead"), ("the same bytes through SQLite", "sqlite")):

@@ -90,6 +90,8 @@ class Core:
         self.secrets: DeploymentSecrets = keys.deployment()
         self.deployment = self.secrets.deployment
         self.clock = clock
+        self.shut: RevocationLogDamagedError | None = None
+        """Why nothing is served: nobody can say who was shredded."""
         self._token = lru_cache(TOKENS)(partial(token, self.secrets.lookup_key))
         self._verified: dict[bytes, tuple[Any, ...]] = {}
 
@@ -202,6 +204,9 @@ class Core:
         Raises:
             CustomerShreddedError, CustomerRestrictedError, RevocationLogDamagedError: No entry.
         """
+        if self.shut is not None:
+            yield Rollback()
+            raise self.shut
         customer = self.customer(row)
         if customer.state == erasure.LIVE and (generation is None or generation == customer.generation):
             return customer

@@ -12,8 +12,10 @@ from shredsaver import erasures, receipts
 from shredsaver.audit import Audit
 from shredsaver.customers import exact_id
 from shredsaver.db.base import Plan, T
+from shredsaver.errors import ConfigurationError
 from shredsaver.importing import Importer
 from shredsaver.kms.base import Report
+from shredsaver.reconcile import Dead, Reconciliation
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
 from shredsaver.shredding import Request
 
@@ -217,6 +219,59 @@ class Operations:
     async def arotate(self) -> int:
         """As `rotate`."""
         return await asyncio.to_thread(self.rotate)
+
+    # -- restores ---------------------------------------------------------------------------------------------------
+
+    @property
+    def reconciliation(self) -> Reconciliation:
+        """What opening found when it compared the records of revocations, and did."""
+        return self._start().reconciliation
+
+    def reconcile(
+        self, *, adopt: str | None = None, confirm: bool = False, chain: Sequence[str] = ()
+    ) -> Reconciliation:
+        """Compares the records of revocations again and applies to each what it lacks.
+
+        Args:
+            adopt: ``"restore"``: this is now the database that the keys belong to. ``"fork"``: this is a copy, it
+                goes on reading and never changes keys.
+            confirm: Destroy keys on another record's word even if they are many.
+            chain: Receipts, oldest first, as one more record; it must verify with the deployment's own key.
+
+        Raises:
+            ConfigurationError: ``adopt`` is neither.
+            ReceiptError: The receipts do not verify.
+            RevocationLogDamagedError: A record does not verify; everything stays shut.
+        """
+        started = self._start()
+        if adopt not in (None, "restore", "fork"):
+            raise ConfigurationError("adopt is 'restore' (this is now the database) or 'fork' (this is a copy)")
+        sources = self._dead_by(chain)
+        if adopt == "restore":
+            started.guarded.adopt()
+        started.reconciliation = started.reconcile(confirm=confirm, sources=sources)
+        if started.core.shut is not None:
+            raise started.core.shut
+        return started.reconciliation
+
+    def _dead_by(self, chain: Sequence[str]) -> list[Dead]:
+        """Whom of those in use a chain of receipts says to be dead. Receipts name nobody: all are tried on all."""
+        verified = receipts.verify_chain(chain, [self.public_key()])
+        living = [(one.customer_id, one.customer) for one in self.customers() if one.customer_id] if verified else []
+        dead = []
+        for one in verified:
+            salt = receipts.salt(self._start().core.secrets.receipt_key, str(one.payload["erasure"]))
+            who, at = one.payload["who"], str(one.payload["when"]["revoked"])
+            for customer_id, token in living:
+                if receipts.commitment(salt, "customer", customer_id) == who["commitment"]:
+                    dead.append(Dead(bytes.fromhex(token), int(who["generation"]), at))
+        return dead
+
+    async def areconcile(
+        self, *, adopt: str | None = None, confirm: bool = False, chain: Sequence[str] = ()
+    ) -> Reconciliation:
+        """As `reconcile`."""
+        return await asyncio.to_thread(self.reconcile, adopt=adopt, confirm=confirm, chain=chain)
 
     # -- proof ------------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Sequence
 from functools import partial
@@ -19,13 +20,17 @@ from shredsaver.customers import CustomerOption, CustomerResolver
 from shredsaver.db.base import Database
 from shredsaver.db.opening import open_database
 from shredsaver.db.setup import set_up
-from shredsaver.errors import ConfigurationError
+from shredsaver.errors import ConfigurationError, RevocationLogDamagedError
 from shredsaver.exporting import Exporter
+from shredsaver.guarding import GuardedKeys
+from shredsaver.journal import Journal
 from shredsaver.kms.base import KeyService, open_key_service
 from shredsaver.memory import Memory
 from shredsaver.namespaces import CUSTOMER, Mark, Templates
 from shredsaver.operations import Operations
 from shredsaver.outside import Outside
+from shredsaver.reconcile import Dead, Reconciliation
+from shredsaver.restoring import Restoring
 from shredsaver.restraint import Restraint
 from shredsaver.saver import ShredSaver
 from shredsaver.shredding import Shredding
@@ -69,6 +74,7 @@ class Shredder(Operations):
         ttl: TTLConfig | None = None,
         targets: Sequence[ErasureTarget] = (),
         serde: SerializerProtocol | None = None,
+        journal: str | os.PathLike[str] | None = None,
         auto_setup: bool = True,
     ) -> Self:
         """Opens a database with its keys.
@@ -88,12 +94,16 @@ class Shredder(Operations):
             ttl: LangGraph's configuration of items' time to live.
             targets: What of a customer lives elsewhere and is erased with it, in this order.
             serde: The serializer of payloads; LangGraph's own without one.
+            journal: A file outside database and key store that also keeps who was shredded, so that restoring both
+                brings nobody back. Recommended.
             auto_setup: Create missing tables. Without it they must be there and current.
 
         Raises:
             ConfigurationError: An argument cannot work, or database and keys do not belong together.
             SchemaVersionError: The tables are not this library's version.
             DatabaseUnavailableError, KeyServiceError: One of the two cannot be opened.
+
+        What a restore took back is put right before anything is served: see `reconciliation`.
         """
         shredder = cls(
             database,
@@ -105,6 +115,7 @@ class Shredder(Operations):
             ttl=ttl,
             targets=checked(targets),
             serde=serde,
+            journal=journal,
             auto_setup=auto_setup,
         )
         try:
@@ -184,8 +195,11 @@ class Started:
         try:
             bound = opened.run(partial(set_up, opened.location, auto_setup=options["auto_setup"]))
             service = open_key_service(keys, create=not bound.in_use)
-            self.core = Core(opened, service)
+            guarded = GuardedKeys(service, opened)
+            self.core = Core(opened, guarded)
             opened.run(partial(bound.check, self.core.deployment))
+            if guarded.fingerprint() is None:
+                guarded.adopt()
         except BaseException:
             opened.close()
             if service is not None and isinstance(keys, str):
@@ -194,7 +208,11 @@ class Started:
         memory = Memory()
         vectors = VectorCache()
         self.outside = Outside(self.core, options["targets"])
-        self.shredding = Shredding(self.core, memory, vectors, self.outside)
+        path = options["journal"]
+        journal = None if path is None else Journal(path, self.core.secrets.log_key)
+        self.shredding = Shredding(self.core, memory, vectors, self.outside, journal)
+        self.restoring = Restoring(self.core, guarded, self.shredding, journal)
+        self.guarded = guarded
         self.restraint = Restraint(self.core)
         self.administration = Administration(self.core)
         self.auditor = Auditor(self.core, self.administration)
@@ -210,3 +228,16 @@ class Started:
         )
         self.store.shredder = shredder
         self.exporter = Exporter(self.core, self.saver, options["templates"])
+        self.reconciliation = self.reconcile(confirm=False)
+        if not self.reconciliation.forked:
+            opened.run(self.shredding.resume_due)
+
+    def reconcile(self, *, confirm: bool, sources: Sequence[Dead] = ()) -> Reconciliation:
+        """Compares the records of revocations; where they do not verify, nothing is served. Blocks."""
+        try:
+            found = self.core.database.run(partial(self.restoring.reconcile, confirm=confirm, sources=sources))
+        except RevocationLogDamagedError as error:
+            self.core.shut = error
+            return Reconciliation(shut=True)
+        self.core.shut = None
+        return found

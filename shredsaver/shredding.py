@@ -41,11 +41,13 @@ from shredsaver.errors import (
     LegalHoldError,
     ShredIncompleteError,
 )
+from shredsaver.journal import Journal
 from shredsaver.keytree import KeyTree
 from shredsaver.kms.base import Destruction
 from shredsaver.memory import Memory
 from shredsaver.outside import Outside
 from shredsaver.purging import count, purge
+from shredsaver.reconcile import Dead
 from shredsaver.results import ShredResult
 from shredsaver.targets import REVOKED, VERIFIED
 from shredsaver.threads import ADD_CUSTOMER, GET_NAME, SET_CUSTOMER
@@ -65,11 +67,14 @@ class Request(NamedTuple):
 class Shredding:
     """The plans of erasure. Holds what they share; one for each deployment."""
 
-    def __init__(self, core: Core, memory: Memory, vectors: VectorCache, outside: Outside) -> None:
+    def __init__(
+        self, core: Core, memory: Memory, vectors: VectorCache, outside: Outside, journal: Journal | None = None
+    ) -> None:
         self._core = core
         self._memory = memory
         self._vectors = vectors
         self._outside = outside
+        self._journal = journal
 
     def shred(self, customers: Sequence[tuple[bytes, str]], request: Request) -> Plan[list[ShredResult]]:
         """Erases customers, given by token and id.
@@ -89,10 +94,16 @@ class Shredding:
         for one in (yield from unfinished(self._core)):
             if one.state != SCHEDULED:
                 due.append(one)
-            elif one.record["due_at"] <= now(self._core) and not (yield from self._held(one.customer)):
+            elif (yield from self._due(one)):
                 due.append((yield from self.revoke(one)))
         yield from self.finish(due)
         return (yield from self.results(due))
+
+    def resume_due(self) -> Plan[None]:
+        """Destroys what was scheduled and whose time has come. Interrupted erasures may be another process's work."""
+        for one in (yield from unfinished(self._core)):
+            if one.state == SCHEDULED and (yield from self._due(one)):
+                yield from self.finish([(yield from self.revoke(one))])
 
     def finish(self, begun: Sequence[Erasure]) -> Plan[None]:
         """Takes revoked erasures through the steps that are left.
@@ -222,10 +233,14 @@ class Shredding:
         row = self._core.customer_row(moved, name)
         yield from run(changed(self._core, one), Statement(SET_CUSTOMER, row), commit=True)
         if state == erasure.REVOKED:
-            self._core.keyring.revoke(customer.customer, customer.generation)
-            self._memory.forget_customer(customer.customer)
-            self._vectors.forget_customer(customer.customer)
+            self.forget(customer.customer, customer.generation)
         return one
+
+    def forget(self, customer: bytes, generation: int) -> None:
+        """Drops what this process has opened of a customer."""
+        self._core.keyring.revoke(customer, generation)
+        self._memory.forget_customer(customer)
+        self._vectors.forget_customer(customer)
 
     # -- the other steps --------------------------------------------------------------------------------------------
 
@@ -237,6 +252,10 @@ class Shredding:
         """
         waiting = [one for one in going if one.state == erasure.REVOKED]
         done: dict[str, Erasure] = {one.erasure_id: one for one in going}
+        if waiting and self._journal is not None:
+            for one in waiting:
+                dead = Dead(one.customer, one.generation, one.record["revoked_at"])
+                yield from call(partial(self._journal.append, dead))
         if waiting:
             try:
                 destructions: list[Destruction] = yield from call(
@@ -306,6 +325,9 @@ class Shredding:
                 pending=(erasure.PURGED,),
             )
         return (yield from advance(self._core, one._replace(record=record)))
+
+    def _due(self, one: Erasure) -> Plan[bool]:
+        return one.record["due_at"] <= now(self._core) and not (yield from self._held(one.customer))
 
     def _held(self, token: bytes) -> Plan[bool]:
         return (yield from call(partial(self._core.keys.held, token))) is not None

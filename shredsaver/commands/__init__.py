@@ -44,6 +44,8 @@ for command in (
     proving.certificate,
     operating.resume,
     operating.rotate,
+    operating.reconcile,
+    operating.adopt,
     operating.routes,
     operating.doctor,
     operating.bench,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 from rich.table import Table
 
@@ -35,6 +38,35 @@ def rotate(database: Database = None, keys: Keys = None) -> None:
     with opened(database, keys) as shredder, working("slots"):
         slots = shredder.rotate()
     console.print(f"{slots} slots have new roots")
+
+
+def reconcile(
+    database: Database = None,
+    keys: Keys = None,
+    confirm: Annotated[
+        bool, typer.Option("--confirm", help="Destroy keys on another record's word even if many.")
+    ] = False,
+    chain: Annotated[Path | None, typer.Option("--receipts", help="A chain of receipts as one more record.")] = None,
+    journal: Annotated[Path | None, typer.Option(help="The journal outside database and key store.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare all records of who was shredded, and apply to each what it lacks."""
+    receipts = chain.read_text(encoding="ascii").split() if chain else []
+    with opened(database, keys, journal=journal) as shredder, working("comparing"):
+        first = shredder.reconciliation
+        found = shredder.reconcile(confirm=confirm, chain=receipts)
+    answer(first if not receipts and not confirm and not found.revoked else found, as_json=as_json)
+
+
+def adopt(
+    role: Annotated[str, typer.Argument(help="restore: this is now the database; fork: this is a copy.")],
+    database: Database = None,
+    keys: Keys = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a database is that was copied or restored: the one that the keys belong to, or a copy."""
+    with opened(database, keys) as shredder:
+        answer(shredder.reconcile(adopt=role), as_json=as_json)
 
 
 def keys_check(keys: Keys = None, as_json: AsJson = False) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -46,7 +47,12 @@ progress_console = Console(stderr=True)
 
 @contextmanager
 def opened(
-    database: str | None, keys: str | None, *, namespaces: list[str] | None = None, auto_setup: bool = False
+    database: str | None,
+    keys: str | None,
+    *,
+    namespaces: list[str] | None = None,
+    journal: Path | None = None,
+    auto_setup: bool = False,
 ) -> Iterator[Shredder]:
     """Opens the database with its keys."""
     if database is None or keys is None:
@@ -54,7 +60,7 @@ def opened(
     options: dict[str, Any] = {}
     if namespaces:
         options["namespaces"] = [template(text) for text in namespaces]
-    with Shredder.open(database, keys=keys, auto_setup=auto_setup, **options) as shredder:
+    with Shredder.open(database, keys=keys, journal=journal, auto_setup=auto_setup, **options) as shredder:
         yield shredder
 
 
@@ -86,7 +92,7 @@ def print_fields(value: Any) -> None:
     table.add_column(style="dim")
     table.add_column(overflow="fold")
     for name, inner in plain(value).items():
-        if inner not in (None, "", [], {}):
+        if name != "receipt" and inner not in (None, "", [], {}):
             shown = inner if isinstance(inner, str) else json.dumps(inner)
             table.add_row(name.replace("_", " "), str(shown))
     console.print(table)

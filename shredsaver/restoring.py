@@ -1,0 +1,152 @@
+"""Opening after a restore: the records of revocations are compared and merged before anything is served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+from uuid import uuid4
+
+from shredsaver import erasure
+from shredsaver.core import GET_CUSTOMER, LOCK_CUSTOMER, Core, Customer, Erasure
+from shredsaver.db.base import Begin, Commit, Plan, Statement, call, run, sql
+from shredsaver.erasures import CANCELLED, LOG_COUNTER, LOG_PAGE, SCHEDULED, append, chained, now
+from shredsaver.errors import RevocationLogDamagedError
+from shredsaver.guarding import GuardedKeys
+from shredsaver.journal import Journal
+from shredsaver.reconcile import DESTRUCTIONS_UNASKED, Dead, Reconciliation, Standing, compare, latest
+from shredsaver.shredding import Shredding
+from shredsaver.threads import SET_CUSTOMER
+
+ROWS_AT_ONCE: Final = 200
+RESET_COUNTER: Final = sql("UPDATE counters SET next = ? WHERE customer = ? AND generation = ? AND scope = ?")
+DELETE_ENTRY: Final = sql("DELETE FROM erasures WHERE seq = ?")
+RENUMBER: Final = sql("UPDATE erasures SET seq = ?, record = ?, mac = ?, chain = ? WHERE seq = ?")
+
+
+class Restoring:
+    """The plans of reconciliation. Holds what they share; one for each deployment."""
+
+    def __init__(self, core: Core, keys: GuardedKeys, shredding: Shredding, journal: Journal | None) -> None:
+        self._core = core
+        self._keys = keys
+        self._shredding = shredding
+        self._journal = journal
+
+    def reconcile(self, *, confirm: bool, sources: Sequence[Dead] = ()) -> Plan[Reconciliation]:
+        """Compares the records and applies to each what it lacks.
+
+        Args:
+            confirm: Destroy keys even if they are many.
+            sources: Further records that the caller vouches for, such as a receipt chain that verified.
+
+        Raises:
+            RevocationLogDamagedError: The key service's log or the journal does not verify: everything stays shut.
+        """
+        forked = yield from call(lambda: self._keys.forked)
+        stones = yield from call(self._keys.tombstones)
+        by_keys = [Dead(stone.customer, stone.generation, stone.at) for stone in stones]
+        journal = list(sources) + ((yield from call(self._journal.read)) if self._journal else [])
+        log, damaged = yield from self._log()
+        rows = yield from self._rows(list(latest([*by_keys, *log, *journal])))
+        differences = compare(by_keys, log, journal, rows)
+        if damaged:
+            yield from self._repair()
+        for dead in differences.to_revoke:
+            yield from self._revoke_again(dead)
+        many = len(differences.to_destroy) > DESTRUCTIONS_UNASKED and not confirm
+        destroy = [] if forked or many else [dead.customer for dead in differences.to_destroy]
+        if destroy:
+            yield from call(partial(self._keys.destroy, destroy))
+        return Reconciliation(
+            revoked=len(differences.to_revoke),
+            destroyed=len(destroy),
+            unconfirmed=len(differences.to_destroy) - len(destroy),
+            repaired=len(damaged),
+            forked=forked,
+        )
+
+    def _log(self) -> Plan[tuple[list[Dead], list[int]]]:
+        """Who is dead by the database's log, and the positions at which its chain does not hold."""
+        dead: list[Dead] = []
+        damaged: list[int] = []
+        seq, previous = 0, b""
+        while True:
+            yield Begin("read")
+            (page,) = yield from run(Statement(LOG_PAGE, (seq,)))
+            yield Commit()
+            if not page.rows:
+                return dead, damaged
+            for row in page.rows:
+                try:
+                    one: Erasure | None = self._core.erasure(row[:7])
+                except RevocationLogDamagedError:
+                    one = None
+                if one is None or row[0] != seq + 1 or chained(self._core, previous, one) != bytes(row[7]):
+                    damaged.append(int(row[0]))
+                if one is not None and one.state not in (SCHEDULED, CANCELLED):
+                    dead.append(Dead(one.customer, one.generation, one.record.get("revoked_at", "")))
+                seq, previous = int(row[0]), bytes(row[7])
+
+    def _rows(self, tokens: Sequence[bytes]) -> Plan[dict[bytes, Standing]]:
+        """What the rows of some customers say; an altered one counts as in use, so that every other record wins."""
+        rows: dict[bytes, Standing] = {}
+        for first in range(0, len(tokens), ROWS_AT_ONCE):
+            some = tokens[first : first + ROWS_AT_ONCE]
+            yield Begin("read")
+            results = yield from run(*(Statement(GET_CUSTOMER, (token,)) for token in some))
+            yield Commit()
+            for token, result in zip(some, results, strict=True):
+                if not result.rows:
+                    continue
+                try:
+                    customer = self._core.customer(result.rows[0])
+                except RevocationLogDamagedError:
+                    rows[token] = Standing(0, dead=False)
+                else:
+                    rows[token] = Standing(customer.generation, customer.state in erasure.DEAD)
+        return rows
+
+    def _revoke_again(self, dead: Dead) -> Plan[None]:
+        """Puts a customer out of use whom another record knows as dead, and takes the erasure to its end."""
+        core = self._core
+        yield Begin("write")
+        (row,) = yield from run(Statement(LOCK_CUSTOMER, (dead.customer,)))
+        record: dict[str, Any] = {
+            "requested_at": dead.at or now(core),
+            "revoked_at": dead.at or now(core),
+            "known": bool(row.rows),
+            "purge": True,
+            "reconciled_at": now(core),
+        }
+        one = Erasure(0, str(uuid4()), dead.customer, dead.generation, erasure.REVOKED, record)
+        one = yield from append(core, one, None)
+        revoked = Customer(dead.customer, dead.generation, erasure.REVOKED, 0, "")
+        yield from run(Statement(SET_CUSTOMER, core.customer_row(revoked, None)), commit=True)
+        self._shredding.forget(dead.customer, dead.generation)
+        if not (yield from call(lambda: self._keys.forked)):
+            yield from self._shredding.finish([one])
+
+    def _repair(self) -> Plan[None]:
+        """Chains the log anew without what does not verify: the key service, whose log does, is the authority."""
+        core = self._core
+        yield Begin("write")
+        seq, previous, position = 0, b"", 0
+        while True:
+            (page,) = yield from run(Statement(LOG_PAGE, (position,)))
+            if not page.rows:
+                break
+            for row in page.rows:
+                position = int(row[0])
+                try:
+                    one = core.erasure(row[:7])
+                except RevocationLogDamagedError:
+                    yield from run(Statement(DELETE_ENTRY, (position,)))
+                    continue
+                seq += 1
+                moved = one._replace(seq=seq)
+                chain = chained(core, previous, moved)
+                stored = core.erasure_row(moved)
+                yield from run(Statement(RENUMBER, (seq, stored[5], stored[6], chain, position)))
+                previous = chain
+        yield from run(Statement(RESET_COUNTER, (seq + 1, *LOG_COUNTER)), commit=True)

@@ -52,7 +52,7 @@ class GuardedKeys:
         if self.forked:
             raise DatabaseForkedError(
                 f"{self._database.location} is a copy or a restore of the database that the keys belong to, so it may "
-                "not change them. If it is the database now, reconcile with adopt='restore'; if it is a copy, with 'fork'"
+                "not change them. If it is the database now, reconcile with adopt='restore'; if a copy, with 'fork'"
             )
 
     def create(self, customer: bytes, secret: bytes) -> KeyRecord:

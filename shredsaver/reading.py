@@ -119,7 +119,9 @@ class Opener:
         """The plaintext of a checkpoint's record."""
         key = row[:3]
         columns = (*key, row.parent_id, row.run, row.source, row.step)
-        return self._open(CHECKPOINT, row.scope, row.number, row.sealed, ("checkpoints", *key), columns)
+        return self._open(
+            CHECKPOINT, row.scope, row.number, row.sealed, ("checkpoints", self._place.customer, *key), columns
+        )
 
     def write(self, row: WriteRow) -> Entry:
         """Opens a pending write's record."""
@@ -129,11 +131,12 @@ class Opener:
         """The plaintext of a pending write's record."""
         key = row[:4]
         columns = (*key, str(row.idx), row.task_path, row.channel)
-        return self._open(WRITE, row.scope, row.number, row.sealed, ("writes", *key, row.idx), columns)
+        where = ("writes", self._place.customer, *key, row.idx)
+        return self._open(WRITE, row.scope, row.number, row.sealed, where, columns)
 
     def part(self, scope: int, number: int, sealed: bytes) -> bytes:
         """The plaintext of a part."""
-        where = ("parts", self._place.thread, scope, number)
+        where = ("parts", self._place.customer, self._place.thread, scope, number)
         return self._open(PART, scope, number, sealed, where, (self._place.thread,))
 
     def used(self, entries: Iterable[tuple[int, Entry]]) -> Plan[set[tuple[int, int]]]:
@@ -196,7 +199,7 @@ class Opener:
         return self._core.unseal(self._tree, table, self._place.owner, scope, number, sealed, where, *columns)
 
     def _guard(self, scope: int, function: Callable[[], T]) -> T:
-        name = f"parts/{self._place.thread.hex()}/{scope}"
+        name = f"parts/{self._place.customer.hex()}/{self._place.thread.hex()}/{scope}"
         try:
             return function()
         except LookupError as error:

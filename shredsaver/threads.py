@@ -124,9 +124,9 @@ def open_name(core: Core, tree: KeyTree, place: Place, name: bytes | None) -> st
     Raises:
         UnsealError: The row is not this thread's.
     """
-    where = ("threads", place.thread)
+    where = ("threads", place.customer, place.thread)
     if name is None:
-        raise UnsealError(f"threads/{place.thread.hex()}: the thread's name is missing")
+        raise UnsealError(f"threads/{place.customer.hex()}/{place.thread.hex()}: the thread's name is missing")
     opened = core.unseal(tree, THREAD_NAME, place.owner, place.scope, 0, name, where, place.thread)
     return opened.decode("utf-8")
 

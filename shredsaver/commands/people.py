@@ -86,7 +86,7 @@ def shred(
     receipt: Annotated[Path | None, typer.Option(help="Write the signed receipts to this file, one a line.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Erase customers: end their use, destroy their keys, delete their rows, and sign a receipt. There is no way back."""
+    """Erase customers: end use, destroy keys, delete rows, sign a receipt. There is no way back."""
     if grace is not None and (len(customer) > 1 or grace < 0):
         raise ConfigurationError("--grace takes hours from now, and one customer")
     if defer and len(customer) > 1:
@@ -96,8 +96,8 @@ def shred(
         strangers = [found.status.customer for found in plans if not found.status.known]
         if strangers and not unknown:
             raise ConfigurationError(
-                f"{len(strangers)} of the ids were never seen here ({', '.join(strangers)}): a typing error must not look "
-                "like an erasure. Check them, or give --unknown to set tombstones all the same"
+                f"{len(strangers)} of the ids were never seen here ({', '.join(strangers)}): a typing error must not "
+                "look like an erasure. Check them, or give --unknown to set tombstones all the same"
             )
         if not yes:
             if as_json or not sys.stdin.isatty():

@@ -30,6 +30,7 @@ from shredsaver.errors import (
 from shredsaver.kms import destruction, rows, schema
 from shredsaver.kms._steps import step
 from shredsaver.kms.base import MAX_SECRET
+from shredsaver.kms.driver import KeyDatabase
 from shredsaver.kms.inspection import inspect
 from shredsaver.kms.records import DeploymentSecrets, Destruction, Hold, KeyRecord, Report, Tombstone
 from shredsaver.kms.roots import Epoch, Roots
@@ -79,7 +80,7 @@ class StoredKeyService:
         durable: Callable[[], None] = lambda: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._database = database
+        self._database = database = KeyDatabase(database)
         self._roots = roots
         self._clock = clock
         self._secrets: DeploymentSecrets | None = None

@@ -13,9 +13,10 @@ from urllib.parse import parse_qs, unquote
 
 from shredsaver.db.base import Database
 from shredsaver.db.sqlite import SqliteDatabase
-from shredsaver.errors import ConfigurationError, KeyServiceUnavailableError
+from shredsaver.errors import ConfigurationError, DatabaseUnavailableError, KeyServiceUnavailableError
 from shredsaver.kms._steps import step
 from shredsaver.kms.directory import prepare, prepare_store
+from shredsaver.kms.driver import unavailable
 from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.localroots import SLOTS, LocalRoots
 from shredsaver.kms.locking import locked
@@ -160,9 +161,11 @@ def _open_copies(directories: list[Path], roots: list[Path], locks: Path, create
             for database in databases:
                 if database.run(state).copies != len(directories):
                     database.run(partial(begin, len(directories)))
-    except BaseException:
+    except BaseException as error:
         for database in databases:
             database.close()
+        if isinstance(error, DatabaseUnavailableError):
+            raise unavailable(error) from error
         raise
     return databases
 

@@ -398,6 +398,30 @@ def test_lost_deployment_secrets_are_not_made_anew(keys: Path, tmp_path: Path) -
         service.deployment()
 
 
+def test_what_is_no_key_store_is_unavailable_and_left_alone(keys: Path, tmp_path: Path) -> None:
+    place = tmp_path / "text"
+    shutil.copytree(keys, place)
+    (place / "keys.db").write_bytes(b"not a database" * 100)
+    with pytest.raises(KeyServiceUnavailableError, match="not a database") as caught:
+        open_keys(place)
+    assert not caught.value.retryable
+    assert (place / "keys.db").read_bytes() == b"not a database" * 100
+
+
+def test_a_full_disk_is_an_outage_and_nothing_else(keys: Path) -> None:
+    with open_keys(keys) as service:
+        writer = service._database.driver.take_writer()
+        writer.execute("PRAGMA max_page_count = 1")  # SQLite sets it to what the file has
+        writer.execute("COMMIT")
+        service._database.driver.give_writer(writer, broken=False)
+        with pytest.raises(KeyServiceUnavailableError, match="disk is full"):
+            service.create(b"\xfe" * 16, bytes(100_000))
+        assert service.load(A, 1).secret == A * 2
+        with pytest.raises(KeyNotFoundError):
+            service.load(b"\xfe" * 16, 1)
+        assert service.verify().ok
+
+
 def test_a_key_store_from_the_future_is_refused(keys: Path, tmp_path: Path) -> None:
     place = tmp_path / "future"
     shutil.copytree(keys, place)
@@ -496,7 +520,7 @@ def test_a_root_is_kept_while_a_mirror_cannot_be_written(tmp_path: Path, monkeyp
     with both(tmp_path) as service:
         service.create(A, b"a")
         service.create(B, b"b")
-        mirror = service._database._others[0]
+        mirror = service._database.driver._others[0]
 
         def broken(factory: object) -> object:
             raise KeyServiceUnavailableError("the disk is gone")

@@ -48,7 +48,7 @@ class Channel:
             assert not fetched.keys() & have.keys()
             have |= fetched
             rounds += 1
-        assert rounds <= len(entry.levels)
+            assert rounds <= len(entry.levels)
         return join(entry, have)
 
 

@@ -258,6 +258,7 @@ def test_an_index_part_is_followed() -> None:
         b"",
         INDEX_MARK,
         msgpack.packb([20, 2]),
+        b"\xc0" + msgpack.packb([20, 2]),
         packed(20, 2)[:-1],
         packed(20, 2) + b"\0",
         packed(),

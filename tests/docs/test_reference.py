@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 import shredsaver
 from shredsaver import errors
+from shredsaver.commands import app
 from shredsaver.kms import KeyService
 
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -40,6 +42,10 @@ def test_errors(name: str) -> None:
 @pytest.mark.parametrize("kind", [shredsaver.Shredder, KeyService], ids=lambda kind: kind.__name__)
 def test_methods(kind: type) -> None:
     assert [name for name in methods(kind) if name not in NAMED] == []
+
+
+def test_commands() -> None:
+    assert [name for name in get_command(app).commands if not {*name.split("-")} <= NAMED] == []
 
 
 def test_options_of_open() -> None:

@@ -17,6 +17,7 @@ from shredsaver.importing import Importer
 from shredsaver.kms.base import Report
 from shredsaver.reconcile import Dead, Reconciliation
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
+from shredsaver.rotating import rotate_customer
 from shredsaver.shredding import Request
 
 if TYPE_CHECKING:
@@ -212,13 +213,21 @@ class Operations:
                 return
             after = bytes.fromhex(found[-1].customer)
 
-    def rotate(self) -> int:
-        """Puts every key under new roots and destroys the old; data does not change. Gives the number of slots."""
-        return self._start().core.keys.rotate()
+    def rotate(self, customer_id: str | None = None) -> int:
+        """Renews keys; data does not change, and what is written stays readable.
 
-    async def arotate(self) -> int:
+        Without a customer, every key is put under new roots and the old roots are destroyed; gives the number of slots.
+        With one, what its threads write from now on is sealed under fresh keys; gives the customer's key version.
+        """
+        if customer_id is None:
+            return self._start().core.keys.rotate()
+        return self._run(partial(rotate_customer, self._start().core, self._token(customer_id)))
+
+    async def arotate(self, customer_id: str | None = None) -> int:
         """As `rotate`."""
-        return await asyncio.to_thread(self.rotate)
+        if customer_id is None:
+            return await asyncio.to_thread(self.rotate)
+        return await self._arun(partial(rotate_customer, self._start().core, self._token(customer_id)))
 
     # -- restores ---------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,12 @@ from shredsaver.memory import Memory, Place
 from shredsaver.sealing import CUSTOMER_NAME, THREAD_NAME
 
 LAST_NUMBER: Final = 2**32 - 1
+SCOPE_COUNTER: Final = 0
+"""The row of ``counters`` that hands out scopes to a customer's threads."""
+
+FRESH_FROM: Final = 3
+"""The row of ``counters`` that says from which scope on keys are fresh, after a rotation."""
+
 THREAD_ROW: Final = (
     "SELECT t.thread, t.customer, t.generation, t.scope, t.next_record, t.next_part, t.epoch, t.name, "
     + ", ".join(f"c.{column}" for column in CUSTOMER_COLUMNS.split(", "))
@@ -45,6 +51,7 @@ ADD_COUNTER: Final = sql(
     "INSERT INTO counters (customer, generation, scope, next) VALUES (?, ?, ?, ?) "
     "ON CONFLICT (customer, generation, scope) DO NOTHING"
 )
+GET_COUNTER: Final = sql("SELECT next FROM counters WHERE customer = ? AND generation = ? AND scope = ?")
 NEXT_SCOPES: Final = sql(
     "UPDATE counters SET next = next + 2 WHERE customer = ? AND generation = ? AND scope = 0 RETURNING next - 2"
 )
@@ -158,6 +165,10 @@ def claim(core: Core, memory: Memory, resolver: CustomerResolver, ref: Ref) -> P
             customer = found.customer if found else core.customer(threads.rows[0][8:14])
         else:
             customer = yield from admit_named(core, ref)
+        fresh = 0
+        if found is not None:
+            (marks,) = yield from run(Statement(GET_COUNTER, (*found.place.owner, FRESH_FROM)))
+            fresh = int(marks.rows[0][0]) if marks.rows else 0
         yield Commit()
         if not threads.rows and ref.customer is None:
             raise resolver.missing()
@@ -171,7 +182,9 @@ def claim(core: Core, memory: Memory, resolver: CustomerResolver, ref: Ref) -> P
         if found is None:
             old = Place(*threads.rows[0][:7]) if threads.rows else None
             yield from allot(core, ref, customer, tree, old)
-        elif max(found.place.next_record, found.place.next_part) >= LAST_NUMBER - 1_000_000:
+        elif (
+            found.place.scope < fresh or max(found.place.next_record, found.place.next_part) >= LAST_NUMBER - 1_000_000
+        ):
             yield from allot(core, ref, customer, tree, found.place)
         else:
             check_name(core, tree, found, ref)

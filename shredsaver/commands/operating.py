@@ -33,11 +33,15 @@ def resume(database: Database = None, keys: Keys = None, as_json: AsJson = False
     console.print(f"{len(results)} erasures went on")
 
 
-def rotate(database: Database = None, keys: Keys = None) -> None:
+def rotate(
+    customer: Annotated[str | None, typer.Argument(help="A customer: only its new writes get fresh keys.")] = None,
+    database: Database = None,
+    keys: Keys = None,
+) -> None:
     """Put every key under new roots and destroy the old ones; data does not change."""
-    with opened(database, keys) as shredder, working("slots"):
-        slots = shredder.rotate()
-    console.print(f"{slots} slots have new roots")
+    with opened(database, keys) as shredder, working("keys"):
+        found = shredder.rotate(customer)
+    console.print(f"{found} slots have new roots" if customer is None else f"the customer's keys have version {found}")
 
 
 def reconcile(

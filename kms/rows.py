@@ -31,17 +31,17 @@ class Found(NamedTuple):
 
 def identify() -> Plan[tuple[Store, bool]]:
     """The ids of key store and deployment, made on first use; and whether the key store has no key yet."""
-    yield Begin("write")
-    yield from run(
-        Statement(schema.META_ADD, ("store", os.urandom(16))),
-        Statement(schema.META_ADD, ("deployment", os.urandom(16))),
-    )
-    store, deployment, live = yield from run(
-        Statement(schema.META_GET, ("store",)),
-        Statement(schema.META_GET, ("deployment",)),
-        Statement(schema.SLOTS_LIVE),
-        commit=True,
-    )
+    known = (Statement(schema.META_GET, ("store",)), Statement(schema.META_GET, ("deployment",)))
+    yield Begin("read")
+    store, deployment, live = yield from run(*known, Statement(schema.SLOTS_LIVE), commit=True)
+    if not store.rows or not deployment.rows:
+        yield Begin("write")
+        yield from run(
+            Statement(schema.META_ADD, ("store", os.urandom(16))),
+            Statement(schema.META_ADD, ("deployment", os.urandom(16))),
+        )
+        # Not what was just offered: another process may have been faster.
+        store, deployment = yield from run(*known, commit=True)
     return Store(bytes(store.rows[0][0]), bytes(deployment.rows[0][0])), not live.rows
 
 

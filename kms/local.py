@@ -21,6 +21,7 @@ from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.localroots import SLOTS, LocalRoots
 from shredsaver.kms.locking import locked
 from shredsaver.kms.mirrors import MirroredDatabase, begin, bring_together, state
+from shredsaver.kms.rows import settled
 from shredsaver.kms.schema import set_up
 from shredsaver.kms.wrapping import ZEROS
 
@@ -87,6 +88,8 @@ class LocalKeyService(StoredKeyService):
             super().__init__(
                 database, provider, set_up=False, durable=partial(_durable, database, len(databases)), clock=clock
             )
+            with provider.exclusive():
+                provider.sweep(self._database.run(settled))
         except BaseException:
             provider.close()
             database.close()

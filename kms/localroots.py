@@ -117,14 +117,19 @@ class LocalRoots:
         return [root.anchor for roots in found.values() for root in roots.values()]
 
     def _heal(self, live: Root) -> None:
-        """Gives a file the live root it lacks, and takes an older one from it that only a restored copy can have."""
-        first = self._files[0]
+        """Gives a file the live root it lacks."""
         for file in self._files:
             if file.read(live.slot, live.epoch) != live:
                 file.erase([(live.slot, live.epoch)])
                 file.write([live])
-            if file.read(live.slot, live.epoch - 1) and not first.read(live.slot, live.epoch - 1):
-                file.erase([(live.slot, live.epoch - 1)])
+
+    def sweep(self, live: Sequence[Epoch]) -> None:
+        """Zeroes roots older than the live ones of slots without a rotation to finish: a restored copy brought them."""
+        known = {epoch.slot: epoch.epoch for epoch in live}
+        for file in self._files:
+            back = [(root.slot, root.epoch) for root in file.scan() if root.epoch < known.get(root.slot, 0)]
+            if back:
+                file.erase(back)
 
     def make(self, epochs: Sequence[Epoch], anchor: Anchor) -> list[bytes]:
         """Writes new roots into their free halves, in every file. See `Roots.make`."""

@@ -236,7 +236,8 @@ def copy_rows(source: Path, target: Path) -> None:
 def bring_together(copies: Sequence[tuple[SqliteDatabase, Path]]) -> None:
     """Overwrites the copies that were left behind with the one that has come furthest.
 
-    The caller holds the locks of rotations and of writers. Roots first: a crash then leaves rows that are still behind.
+    The caller holds the locks of rotations and of writers. Roots in a file that was left behind are not its business:
+    `LocalRoots.check` writes those that are missing, `LocalRoots.sweep` zeroes those that are dead.
 
     Args:
         copies: Driver and file of roots of each copy, with tables made.
@@ -253,7 +254,7 @@ def bring_together(copies: Sequence[tuple[SqliteDatabase, Path]]) -> None:
                 f"{database.location} and {source.location} are no mirrors of each other, or went on without each "
                 "other: find out which one is right, and give an empty directory in place of the other"
             )
-        if roots.exists() and (each != found[best] or not its_roots.exists()):
+        if roots.exists() and not its_roots.exists():
             copy_roots(roots, its_roots)
         if each != found[best]:
             copy_rows(Path(source.location), Path(database.location))

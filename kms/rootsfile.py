@@ -82,14 +82,6 @@ class RootsFile:
         draft.rename(path)
         sync_directory(path.parent)
 
-    @classmethod
-    def slots_of(cls, path: Path) -> int:
-        """Number of slots of a file."""
-        file = cls(path)
-        file.close()
-        slots: int = file.slots
-        return slots
-
     def read(self, slot: int, epoch: int) -> Root | None:
         """The root of an epoch; None if it is not there, or torn."""
         root = self._parse(os.pread(self._file, BLOCK, self._place(slot, epoch)))
@@ -192,28 +184,24 @@ class RootsFile:
 
 
 def copy_roots(source: Path, target: Path) -> None:
-    """Makes a file of roots equal to another, block by block in place, so that no root of the old content stays.
+    """Makes a copy of a file of roots where there is none, complete under its name or not there at all.
 
     Raises:
-        KeyServiceError: The file did not keep what was written.
+        KeyServiceError: The copy did not keep what was written.
     """
-    blocks = 1 + 2 * (RootsFile.slots_of(source) + 1)
-    good = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-    copy = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    content = source.read_bytes()
+    draft = target.with_name(target.name + ".new")
+    draft.unlink(missing_ok=True)
+    file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        for place in range(blocks):
-            block = os.pread(good, BLOCK, place * BLOCK)
-            if os.pread(copy, BLOCK, place * BLOCK) != block:
-                step("roots-file-copy")
-                _write(copy, block, place * BLOCK)
-        os.ftruncate(copy, blocks * BLOCK)
-        _sync(copy)
-        for place in range(blocks):
-            if os.pread(copy, BLOCK, place * BLOCK) != os.pread(good, BLOCK, place * BLOCK):
-                raise KeyServiceError(f"{target} did not keep what was written: the disk or file system is failing")
+        _write(file, content, 0)
+        _sync(file)
     finally:
-        os.close(good)
-        os.close(copy)
+        os.close(file)
+    if draft.read_bytes() != content:
+        raise KeyServiceError(f"{draft} did not keep what was written: the disk or file system is failing")
+    step("roots-file-copy")
+    draft.rename(target)
     sync_directory(target.parent)
 
 

@@ -60,6 +60,14 @@ def claimed() -> Plan[list[Epoch]]:
     return live + [Epoch(row[0], 0) for row in begun.rows]
 
 
+def settled() -> Plan[list[Epoch]]:
+    """The live epoch of every slot that has no rotation to finish."""
+    yield Begin("read")
+    found, work = yield from run(Statement(schema.SLOTS_LIVE), Statement(schema.WORK), commit=True)
+    busy = {row[0] for row in work.rows}
+    return [Epoch(slot, epoch, bytes(material)) for slot, epoch, material in found.rows if slot not in busy]
+
+
 def compare(anchors: Sequence[Anchor]) -> Plan[None]:
     """Holds the log of the dead against what the roots say of it."""
     yield Begin("read")

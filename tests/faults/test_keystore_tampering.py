@@ -459,6 +459,26 @@ def test_a_mirror_that_was_away_is_brought_up_and_holds_no_old_root(tmp_path: Pa
         assert connection.execute("SELECT count(*) FROM key_wraps WHERE customer = ?", (A,)).fetchone() == (0,)
 
 
+@pytest.mark.parametrize("behind", [1, 2, 3])
+@pytest.mark.parametrize("which", ["m1", "m2"])
+def test_a_restored_file_of_roots_keeps_no_dead_root(tmp_path: Path, behind: int, which: str) -> None:
+    with both(tmp_path) as service:
+        service.create(A, b"a")
+        shutil.copy(tmp_path / which / "roots", tmp_path / "older")
+        for _ in range(behind):
+            service.rotate()
+    old = RootsFile(tmp_path / "older")
+    dead = [root.key for root in old.scan()]
+    old.close()
+    shutil.copy(tmp_path / "older", tmp_path / which / "roots")
+    with both(tmp_path) as service:
+        assert service.load(A, 1).secret == b"a"
+        assert service.verify().ok
+    for name in ("m1", "m2"):
+        content = (tmp_path / name / "roots").read_bytes()
+        assert not any(root in content for root in dead)
+
+
 def test_either_copy_alone_rebuilds_the_other(tmp_path: Path) -> None:
     with both(tmp_path) as service:
         service.create(A, b"a")

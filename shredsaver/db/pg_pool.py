@@ -71,7 +71,6 @@ class _Idle(Generic[C]):
         """Closes a connection."""
         self._born.pop(id(connection), None)
         connection.pgconn.finish()  # what close() does, and the same for both kinds
-        connection._pipeline = None  # a reference loop
 
     def close(self) -> None:
         """Closes what is idle, and what is in use when it comes back."""
@@ -84,7 +83,7 @@ class _Idle(Generic[C]):
 
 def _is_quiet(connection: Connection | AsyncConnection) -> bool:
     """Whether the server has said nothing since the last answer: a server that ended a connection has."""
-    if connection.closed or connection.stream.result_queue:
+    if connection.closed or connection.wire.owed:
         return not connection.closed  # an answer that nobody waited for may be there, and is read with the next
     poll = getattr(select, "poll", None)
     if poll is None:

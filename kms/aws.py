@@ -30,7 +30,6 @@ from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.records import Report
 from shredsaver.kms.rotation import Rotation
 
-SLOTS: Final = 16
 _POSTGRES: Final = ("postgresql://", "postgres://")
 _NUMBERS: Final = {"slots": int, "days": int, "spares": int, "window": float, "outage": float}
 _OPTIONS: Final = ("region", "store", "slot", "erasure", "single-copy", "same-database", *_NUMBERS)
@@ -59,7 +58,7 @@ class AwsKeyService(StoredKeyService):
         region: AWS Region; None for boto3's own default.
         slot: ``"shared"``: customers are spread over ``slots`` roots. ``"customer"``: each has a KMS key of its own, at
             AWS's price of a key.
-        slots: For a new key store: roots that customers are spread over.
+        slots: For a new key store: roots that customers are spread over, 16 if not given.
         erasure: ``"material"`` or ``"scheduled"``.
         days: Days until a key scheduled for deletion is deleted, 7 to 30.
         spares: KMS keys kept ready ahead, so that a shred need not wait for an import.
@@ -86,7 +85,7 @@ class AwsKeyService(StoredKeyService):
         *,
         region: str | None = None,
         slot: str = "shared",
-        slots: int = SLOTS,
+        slots: int | None = None,
         erasure: Erasure = "material",
         days: int = 7,
         spares: int = 1,

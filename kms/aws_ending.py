@@ -90,6 +90,10 @@ class Destroyer:
                 self._registry.proven(root.arn, at)
         return [self._bury(root) for root in doomed]
 
+    def never_made(self) -> Death:
+        """The end of a root that was put off, and never asked for."""
+        return Death("destroyed", "no root was ever made", text(self._now()))
+
     def _disarm(self, root: Doomed) -> bool:
         """Deletes the material; false where KMS knows no such key."""
         try:

@@ -30,6 +30,15 @@ def text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def log_tag(anchor: Anchor) -> dict[str, str]:
+    """The tag that says how long the log of the dead is, and how it ends."""
+    return {f"{TAG}log": f"{anchor.length}-{anchor.head.hex()}"}
+
+
+class TakenOverError(KeyServiceUnavailableError):
+    """Another host makes the same key, and was faster."""
+
+
 class KeyMaker:
     """Makes the KMS keys of one deployment.
 
@@ -77,11 +86,7 @@ class KeyMaker:
             anchor: Length and head of the log of the dead, for the key's tag.
             beat: Called before each step outside; raises if another host has taken over.
         """
-        tags = {
-            f"{TAG}slot": str(slot),
-            f"{TAG}epoch": str(epoch),
-            f"{TAG}log": f"{anchor.length}-{anchor.head.hex()}",
-        }
+        tags = {f"{TAG}slot": str(slot), f"{TAG}epoch": str(epoch), **log_tag(anchor)}
         begun = self._registry.take(slot, epoch)
         if begun is not None and begun.state == INTENDED:
             begun = self._look_for(begun)
@@ -114,8 +119,7 @@ class KeyMaker:
 
     def _made(self, key: KmsKey, arn: str) -> KmsKey:
         moved = self._registry.step(key, MADE, arn=arn)
-        if moved is None:
-            self._registry.found(key, arn)
+        if moved is None and self._registry.orphaned(key, arn):
             self.clear(arn)
         return self._moved(key, moved)
 
@@ -123,7 +127,7 @@ class KeyMaker:
     def _moved(key: KmsKey, moved: KmsKey | None) -> KmsKey:
         if moved is None:
             where = "a spare" if key.slot == SPARE else f"slot {key.slot}"
-            raise KeyServiceUnavailableError(f"another host has taken over making the KMS key for {where}")
+            raise TakenOverError(f"another host has taken over making the KMS key for {where}")
         return moved
 
     def _look_for(self, key: KmsKey) -> KmsKey | None:
@@ -213,7 +217,8 @@ class KeyMaker:
             arn = key.arn or found.get(key.nonce, "")
             if arn:
                 if not key.arn:
-                    self._registry.found(key, arn)
+                    self._registry.lose(key)
+                    self._registry.orphaned(key, arn)
                 self.clear(arn)
                 done += 1
             elif now - key.since > _FORGET:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from shredsaver.db.base import Begin, Commit, Database, Plan, Sql, Statement, run, sql
 from shredsaver.db.migrations import LOCK_SCHEMA
+from shredsaver.kms.schema import META_ADD, META_GET
 
 # States of a row, in the order they are passed.
 INTENDED: Final = 0
@@ -32,6 +33,10 @@ _TABLES: Final = (
         " cancelled {int} NOT NULL) {strict}"
     ),
     sql("CREATE INDEX IF NOT EXISTS key_kms_open ON key_kms (state, slot, epoch)"),
+    sql(
+        "CREATE TABLE IF NOT EXISTS key_late (slot {int} NOT NULL, epoch {int} NOT NULL, material {bytes} NOT NULL,"
+        " PRIMARY KEY (slot, epoch)) {strict}"
+    ),
     sql("CREATE TABLE IF NOT EXISTS key_own (slot {int} NOT NULL PRIMARY KEY, arn {text} NOT NULL) {strict}"),
 )
 _COLUMNS: Final = "nonce, since, arn, token_until, state, slot, epoch, proven_at, deletion_at, cancelled"
@@ -42,7 +47,8 @@ _SPARE_TAKE: Final = sql(
     f"UPDATE key_kms SET slot = ?, epoch = ? WHERE nonce = ? AND state = 2 AND slot = -1 RETURNING {_COLUMNS}"
 )
 _SPARES: Final = sql("SELECT nonce FROM key_kms WHERE slot = -1 AND state IN (0, 1, 2)")
-_KNOWN: Final = sql("UPDATE key_kms SET arn = ? WHERE nonce = ?")
+_STATE_GET: Final = sql("SELECT state FROM key_kms WHERE nonce = ?")
+_GIVEN_UP: Final = sql("UPDATE key_kms SET arn = ?, state = 5 WHERE nonce = ?")
 _STEP: Final = sql(
     "UPDATE key_kms SET state = ?, arn = ?, token_until = ? WHERE nonce = ? AND state = ? RETURNING nonce"
 )
@@ -57,6 +63,12 @@ _LEFT: Final = sql(
 )
 _DROP: Final = sql("DELETE FROM key_kms WHERE nonce = ?")
 _ALL: Final = sql(f"SELECT {_COLUMNS} FROM key_kms ORDER BY since")
+_LATE_GET: Final = sql("SELECT material FROM key_late WHERE slot = ? AND epoch = ?")
+_LATE_ADD: Final = sql(
+    "INSERT INTO key_late (slot, epoch, material) VALUES (?, ?, ?) ON CONFLICT (slot, epoch) DO NOTHING"
+)
+_ARN_OF: Final = sql("SELECT arn FROM key_kms WHERE slot = ? AND state = 3 ORDER BY epoch DESC LIMIT 1")
+_UNUSED: Final = sql("UPDATE key_kms SET state = 5 WHERE slot = ? AND epoch = ? AND state = 3")
 _OWN_GET: Final = sql("SELECT arn FROM key_own WHERE slot = ?")
 _OWN_PUT: Final = sql(
     "INSERT INTO key_own (slot, arn) VALUES (?, ?) ON CONFLICT (slot) DO UPDATE SET arn = excluded.arn"
@@ -173,9 +185,21 @@ class Registry:
         rows = self._write(_STEP, state, moved.arn, moved.token_until, key.nonce, key.state)
         return moved if rows else None
 
-    def found(self, key: KmsKey, arn: str) -> None:
-        """Notes the ARN of a key that turned up late, whatever became of its row."""
-        self._write(_KNOWN, arn, key.nonce)
+    def orphaned(self, key: KmsKey, arn: str) -> bool:
+        """Whether a key that turned up late was given up: then its ARN is noted. If not, another host adopted it."""
+
+        def plan() -> Plan[bool]:
+            yield Begin("write")
+            (found,) = yield from run(Statement(_STATE_GET, (key.nonce,)))
+            given_up = not found.rows or found.rows[0][0] == LOST
+            if not found.rows:
+                yield from run(Statement(_ADD, (key.nonce, key.since, key.slot, key.epoch)))
+            if given_up:
+                yield from run(Statement(_GIVEN_UP, (arn, key.nonce)))
+            yield Commit()
+            return given_up
+
+        return self._database.run(plan)
 
     def lose(self, key: KmsKey) -> None:
         """Gives a key up whose ARN is not known: should it turn up, it is deleted."""
@@ -213,6 +237,42 @@ class Registry:
     def all(self) -> list[KmsKey]:
         """Every row."""
         return [_key(row) for row in self._read(_ALL)]
+
+    def remember(self, name: str, value: str) -> str:
+        """Notes a value of the whole key store, unless one is noted already; gives the one that is."""
+
+        def plan() -> Plan[str]:
+            yield Begin("write")
+            _, found = yield from run(
+                Statement(META_ADD, (name, value.encode())), Statement(META_GET, (name,)), commit=True
+            )
+            return bytes(found.rows[0][0]).decode()
+
+        return self._database.run(plan)
+
+    def imported(self, arn: str) -> bool:
+        """Whether a key's material was imported, and not made by KMS."""
+        key = self.of(arn)
+        return key is not None and bool(key.token_until)
+
+    def late(self, slot: int, epoch: int) -> bytes | None:
+        """Material of a root that was put off, once it was made; empty if its epoch ended before that."""
+        rows = self._read(_LATE_GET, slot, epoch)
+        return bytes(rows[0][0]) if rows else None
+
+    def settle_late(self, slot: int, epoch: int, material: bytes) -> bytes:
+        """Records such material, or its end if empty. Gives what counts: the first that was recorded."""
+        self._write(_LATE_ADD, slot, epoch, material)
+        return self.late(slot, epoch) or b""
+
+    def unused(self, slot: int, epoch: int) -> None:
+        """Records that an epoch's key serves nothing after all, and is to be scheduled for deletion."""
+        self._write(_UNUSED, slot, epoch)
+
+    def arn_of(self, slot: int) -> str | None:
+        """The key in use for a slot."""
+        rows = self._read(_ARN_OF, slot)
+        return str(rows[0][0]) if rows else None
 
     def own(self, slot: int) -> str | None:
         """The ARN of a key of the tenant's own, which wraps the slot's roots too."""

@@ -11,12 +11,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-import msgpack
-
 from shredsaver.db.base import Database
 from shredsaver.errors import (
     ConfigurationError,
-    FormatError,
     KeyNotFoundError,
     KeyServiceError,
     KeyServiceUnavailableError,
@@ -27,11 +24,15 @@ from shredsaver.kms.aws_cache import RootCache
 from shredsaver.kms.aws_calls import UNSETTLED, KmsCalls
 from shredsaver.kms.aws_ending import Destroyer, Doomed
 from shredsaver.kms.aws_errors import KmsKeyMissingError, KmsKeyPendingDeletionError, KmsKeyPendingImportError
-from shredsaver.kms.aws_making import SUCCESSOR, TAG, KeyMaker
+from shredsaver.kms.aws_making import SUCCESSOR, TAG, KeyMaker, TakenOverError, log_tag
+from shredsaver.kms.aws_material import PUT_OFF, RootMaterial
 from shredsaver.kms.aws_registry import Registry
 from shredsaver.kms.roots import Anchor, Death, Epoch
 
 Erasure = Literal["material", "scheduled"]
+
+SLOTS: Final = 16
+"""Slots of a new key store."""
 
 CUSTOMER_SLOTS: Final = 2**62
 """Slots where each customer has one to itself."""
@@ -47,36 +48,13 @@ _ENDED: Final = (KmsKeyPendingImportError, KmsKeyPendingDeletionError, KmsKeyMis
 _UNSETTLED: Final = (*UNSETTLED, KmsKeyPendingImportError)
 
 
-class _Material:
-    """What the key store holds of a root: no secret, but the root encrypted under its KMS key, and under a tenant's."""
-
-    __slots__ = ("arn", "own", "probe", "wrapped")
-
-    def __init__(self, arn: str, wrapped: bytes, own: str = "", probe: bytes = b"") -> None:
-        self.arn, self.wrapped, self.own, self.probe = arn, wrapped, own, probe
-
-    def pack(self) -> bytes:
-        return bytes(msgpack.packb([1, self.arn, self.wrapped, self.own, self.probe]))
-
-    @classmethod
-    def unpack(cls, epoch: Epoch) -> _Material:
-        try:
-            version, arn, wrapped, own, probe = msgpack.unpackb(epoch.material)
-            sound = version == 1 and isinstance(wrapped, bytes) and isinstance(probe, bytes)
-            if not sound or not isinstance(arn, str) or not isinstance(own, str):
-                raise ValueError
-        except (ValueError, TypeError, msgpack.UnpackException):
-            raise FormatError(f"the root of slot {epoch.slot}, epoch {epoch.epoch} is no root of AWS KMS") from None
-        return cls(arn, wrapped, own, probe)
-
-
 class AwsRoots:
     """Provider of roots in AWS KMS. Implements `Roots`.
 
     Args:
         calls: AWS KMS.
         database: The key store's driver: the KMS keys are recorded next to what they protect.
-        slots: Slots that customers are spread over.
+        slots: Slots that customers are spread over; None for those of the key store, which are 16 if it is new.
         erasure: ``"material"`` or ``"scheduled"``.
         days: Days until a scheduled key is deleted, 7 to 30.
         spares: KMS keys kept ready ahead; with ``"scheduled"`` none is.
@@ -96,7 +74,7 @@ class AwsRoots:
         calls: KmsCalls,
         database: Database,
         *,
-        slots: int = 16,
+        slots: int | None = None,
         erasure: Erasure = "material",
         days: int = 7,
         spares: int = 1,
@@ -111,9 +89,10 @@ class AwsRoots:
             raise ConfigurationError(f"erasure is {erasure!r}; it must be 'material' or 'scheduled'")
         if days not in WINDOW_DAYS:
             raise ConfigurationError(f"days is {days}; AWS KMS waits 7 to 30 days before it deletes a key")
-        if not 1 <= slots <= CUSTOMER_SLOTS or min(window, keep, outage, settle) < 0 or spares < 0:
+        if not 1 <= (slots or 1) <= CUSTOMER_SLOTS or slots == 0 or min(window, keep, outage, settle) < 0 or spares < 0:
             raise ConfigurationError("slots must be at least 1; window, keep, outage, settle and spares not negative")
-        self._calls, self._erasure, self._days, self._slots, self._settle = calls, erasure, days, slots, settle
+        self._calls, self._erasure, self._days, self._settle = calls, erasure, days, settle
+        self._asked_slots, self._slots = slots, slots or SLOTS
         self._registry = Registry(database)
         self._cache = RootCache(keep, outage, clock=calls.clock)
         external = erasure == "material"
@@ -129,8 +108,8 @@ class AwsRoots:
         self._destroyer = Destroyer(
             calls, self._registry, self._maker, window=window, horizon=self._cache.horizon, now=now
         )
-        self._deployment, self._lease = b"", lease
-        self._rotating = threading.Lock()
+        self._deployment, self._lease, self._anchor = b"", lease, Anchor(0, bytes(32))
+        self._rotating, self._making_late = threading.Lock(), threading.Lock()
 
     @property
     def slots(self) -> int:
@@ -184,6 +163,12 @@ class AwsRoots:
         """Ties the roots to a deployment, which the tags of their keys and the encryption contexts name."""
         self._deployment = deployment
         self._registry.set_up()
+        self._slots = int(self._registry.remember("slots", str(self._slots)))
+        if self._asked_slots not in (None, self._slots):
+            raise ConfigurationError(
+                f"the key store was made with {_words(self._slots)}, not {_words(self._asked_slots)}: that cannot be "
+                "changed, as it says which root a customer's keys are under"
+            )
         self._maker.attach(deployment)
 
     def sweep(self) -> int:
@@ -205,19 +190,33 @@ class AwsRoots:
                 if epoch.note is not None:
                     epoch.note(material)
 
+        self._anchor = anchor
         roots = []
         for epoch in epochs:
+            if epoch.idle and self._slots == CUSTOMER_SLOTS:
+                # The customer whose slot it is is gone: no KMS key is paid for unless the customer comes back.
+                materials[epoch] = epoch.material or PUT_OFF.pack()
+                beat()
+                roots.append(os.urandom(_ROOT))
+                continue
             if not epoch.material:
-                materials[epoch] = self._make(epoch, anchor, beat)
+                materials[epoch] = self._make(epoch, beat)
             beat()
             made = Epoch(epoch.slot, epoch.epoch, materials[epoch])
             roots.append(self.open(made, fresh=True))
         if all(epoch.epoch == 1 for epoch in epochs):
             self._maker.replenish()  # otherwise `destroy` follows, and should not have to share the quotas
+        self._raise_anchor(epochs)
         return roots
 
-    def _make(self, epoch: Epoch, anchor: Anchor, beat: Callable[[], None]) -> bytes:
-        arn = self._maker.key_for(epoch.slot, epoch.epoch, anchor, beat).arn
+    def _raise_anchor(self, epochs: Sequence[Epoch]) -> None:
+        """Tags the deployment's key, which is looked at whenever the key store is opened, with the log of the dead."""
+        arn = self._registry.arn_of(self._slots)
+        if arn is not None and all(epoch.slot != self._slots for epoch in epochs):
+            self._calls.patiently(lambda: self._calls.tag(arn, log_tag(self._anchor)))
+
+    def _make(self, epoch: Epoch, beat: Callable[[], None]) -> bytes:
+        arn = self._maker.key_for(epoch.slot, epoch.epoch, self._anchor, beat).arn
         context = self._context(epoch)
 
         def encrypt(plaintext: bytes) -> bytes:
@@ -231,11 +230,16 @@ class AwsRoots:
         if own:
             probe = encrypt(_PROBE)
             wrapped = self._calls.encrypt(own, wrapped, context)
-        return _Material(arn, wrapped, own, probe).pack()
+        return RootMaterial(arn, wrapped, own, probe).pack()
 
     def open(self, epoch: Epoch, *, fresh: bool = False) -> bytes:
         """The 32 bytes of a root, decrypted by KMS or from memory."""
-        material = _Material.unpack(epoch)
+        material = RootMaterial.unpack(epoch)
+        if material == PUT_OFF:
+            late = self._registry.late(epoch.slot, epoch.epoch)
+            if late is None and fresh:
+                return os.urandom(_ROOT)  # nothing can be wrapped under it yet
+            material = RootMaterial.unpack(epoch, self._make_late(epoch) if late is None else late)
         context = self._context(epoch)
 
         def decrypt(wrapped: bytes) -> bytes:
@@ -256,7 +260,21 @@ class AwsRoots:
 
         return self._cache.get(self._name(epoch), load, fresh=fresh)
 
-    def _explained(self, epoch: Epoch, material: _Material, error: KeyServiceError) -> KeyServiceError:
+    def _make_late(self, epoch: Epoch) -> bytes:
+        slot, number = epoch.slot, epoch.epoch
+
+        def attempt() -> bytes:
+            made = self._registry.late(slot, number)
+            return self._registry.settle_late(slot, number, self._make(epoch, _go_on)) if made is None else made
+
+        with self._making_late:
+            settled = self._calls.patiently(attempt, within=self._settle, unsettled=(TakenOverError,))
+        if not settled:
+            self._registry.unused(slot, number)
+            raise KeyNotFoundError(f"slot {slot} left epoch {number} before a root was made for it")
+        return settled
+
+    def _explained(self, epoch: Epoch, material: RootMaterial, error: KeyServiceError) -> KeyServiceError:
         """Tells a root that a newer one has replaced from one that was lost or taken away."""
         try:
             successor = self._calls.tags(material.arn).get(SUCCESSOR)
@@ -286,20 +304,27 @@ class AwsRoots:
         """Destroys roots and proves it. See `Destroyer`."""
         for epoch in epochs:
             self._cache.forget(self._name(epoch))
-        doomed = [self._doomed(epoch) for epoch in epochs]
-        if self._erasure == "material":
-            deaths = self._destroyer.delete_material(doomed)
-            self._maker.replenish()
-            return deaths
-        witnesses = [key.arn for key in self._registry.all() if key.arn and not key.deletion_at]
-        deaths = []
-        for root in doomed:
-            witness = next((arn for arn in witnesses if arn != root.arn), None)
-            deaths.append(self._destroyer.schedule(root, self._days, witness))
-        return deaths
+        doomed = {epoch: root for epoch in epochs if (root := self._doomed(epoch)) is not None}
+        # Made by KMS or imported: that was decided when the key was made, perhaps with another option than today's.
+        imported = [epoch for epoch, root in doomed.items() if self._registry.imported(root.arn)]
+        emptied = imported if self._erasure == "material" else []
+        deaths = dict(zip(emptied, self._destroyer.delete_material([doomed[epoch] for epoch in emptied]), strict=True))
+        if len(emptied) < len(doomed):
+            witnesses = [key.arn for key in self._registry.all() if key.arn and not key.deletion_at]
+        for epoch, root in doomed.items():
+            if epoch not in deaths:
+                witness = next((arn for arn in witnesses if arn != root.arn), None)
+                deaths[epoch] = self._destroyer.schedule(root, self._days, witness)
+        self._maker.replenish()
+        return [deaths[epoch] if epoch in deaths else self._destroyer.never_made() for epoch in epochs]
 
-    def _doomed(self, epoch: Epoch) -> Doomed:
-        material = _Material.unpack(epoch)
+    def _doomed(self, epoch: Epoch) -> Doomed | None:
+        material = RootMaterial.unpack(epoch)
+        if material == PUT_OFF:
+            late = self._registry.settle_late(epoch.slot, epoch.epoch, b"")
+            if not late:
+                return None
+            material = RootMaterial.unpack(epoch, late)
         probe = material.probe or material.wrapped
         return Doomed(epoch.slot, epoch.epoch, material.arn, probe, self._context(epoch))
 
@@ -307,7 +332,8 @@ class AwsRoots:
 
     def check(self, live: Sequence[Epoch]) -> Sequence[Anchor]:
         """Looks at what the tags of live keys say; of many slots, at the deployment's and some others."""
-        live = [epoch for epoch in live if epoch.epoch]  # epoch 0: a first root that was begun
+        # Epoch 0 is a first root that was begun; one that was put off has no key yet.
+        live = [epoch for epoch in live if epoch.epoch and epoch.material != PUT_OFF.pack()]
         chosen = live
         if len(chosen) > _CHECKED:
             own = [epoch for epoch in live if epoch.slot == self._slots]
@@ -316,7 +342,7 @@ class AwsRoots:
         return [anchor for epoch in chosen if (anchor := self._check(epoch)) is not None]
 
     def _check(self, epoch: Epoch) -> Anchor | None:
-        material = _Material.unpack(epoch)
+        material = RootMaterial.unpack(epoch)
         missing = KmsKeyMissingError(f"{material.arn}: the key of slot {epoch.slot} is not in this account and Region")
         try:
             tags = self._calls.patiently(lambda: self._calls.tags(material.arn), within=self._settle)
@@ -347,3 +373,11 @@ class AwsRoots:
     @staticmethod
     def _name(epoch: Epoch) -> tuple[int, int, bytes]:
         return epoch.slot, epoch.epoch, hashlib.sha256(epoch.material).digest()
+
+
+def _words(slots: int | None) -> str:
+    return "slot=customer" if slots == CUSTOMER_SLOTS else f"slots={slots}"
+
+
+def _go_on() -> None:
+    """Nobody takes over what no claim is held for."""

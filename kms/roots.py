@@ -32,12 +32,15 @@ class Epoch:
         note: Replaces ``material`` durably in the key store, before the next outside step is taken. It raises
             `KeyServiceUnavailableError` if another host has taken the rotation over; the provider lets that pass.
             Absent for `Roots.open` and `Roots.check`.
+        idle: For `Roots.make`: nothing is wrapped in the slot, and the answer will not be used. A provider whose roots
+            cost money may put off making it until `Roots.open` asks for it.
     """
 
     slot: int
     epoch: int
     material: bytes = field(default=b"", repr=False)
     note: Callable[[bytes], None] | None = field(default=None, repr=False, compare=False)
+    idle: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Rotation:
         if not due:
             return
         anchor = self._database.run(_anchor)
-        old = {task.slot: self._roots.open(task.old) for task in due if task.old is not None}
+        old = {task.slot: self._roots.open(task.old) for task in due if task.old is not None and not _idle(task)}
         step("roots-make")
         made = self._roots.make([task.new for task in due if task.new is not None], anchor)
         step("roots-made")
@@ -180,8 +180,13 @@ class Rotation:
             if claim:
                 yield from run(Statement(schema.SLOT_CLAIM, (claim, now + self._roots.lease, slot)))
                 if task.new is not None:
-                    yield from run(Statement(schema.EPOCH_MAKING, (slot, task.new.epoch, b"")))
-                    task = replace(task, new=replace(task.new, note=self._noter(claim, slot, task.new.epoch)))
+                    _, wraps = yield from run(
+                        Statement(schema.EPOCH_MAKING, (slot, task.new.epoch, b"")),
+                        Statement(schema.WRAPS_ANY, (slot,)),
+                    )
+                    idle = task.old is not None and not wraps.rows
+                    note = self._noter(claim, slot, task.new.epoch)
+                    task = replace(task, new=replace(task.new, note=note, idle=idle))
             tasks.append(task)
         yield Commit()
         return tasks, busy
@@ -210,6 +215,8 @@ class Rotation:
             if at != epoch or bytes(owner) != claim:
                 continue  # another host took the rotation over; it finds the new root and goes on with it
             (rows,) = yield from run(Statement(schema.WRAPS_OF_SLOT, (slot,)))
+            if rows.rows and _idle(task):
+                continue  # a customer came back meanwhile; the next survey takes that in
             changes = []
             for row in _wraps(slot, epoch, rows.rows):
                 key = unwrap(self._store, old[slot], row)
@@ -239,6 +246,10 @@ class Rotation:
             self._database.run(partial(_note, claim, self._roots.lease, slot, epoch, material))
 
         return note
+
+
+def _idle(task: _Task) -> bool:
+    return task.new is not None and task.new.idle
 
 
 def _wraps(slot: int, epoch: int, rows: Sequence[tuple[Any, ...]]) -> Iterator[Wrapped]:

@@ -115,6 +115,7 @@ EPOCH_LIVE: Final = sql(
 EPOCH_STATE: Final = sql("UPDATE key_epochs SET state = ?, proof = ? WHERE slot = ? AND epoch = ?")
 EPOCH_NOTE: Final = sql("UPDATE key_epochs SET material = ? WHERE slot = ? AND epoch = ?")
 
+WRAPS_ANY: Final = sql("SELECT 1 FROM key_wraps WHERE slot = ? LIMIT 1")
 WRAPS_OF_SLOT: Final = sql(
     "SELECT customer, generation, epoch, key_version, wrapped FROM key_wraps WHERE slot = ?"
     " ORDER BY customer, generation"

@@ -48,6 +48,8 @@ class World:
     def open(self, store: Path | None = None, **options: Any) -> AwsKeyService:
         """Opens the key store, or a copy of it."""
         arguments = {**FAST, "calls": self.calls, **options}
+        if options.get("slot") == "customer":
+            del arguments["slots"]
         service = AwsKeyService(str(store or self.store), **arguments)
         self.opened.append(service)
         return service

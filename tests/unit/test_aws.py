@@ -376,6 +376,65 @@ def test_a_slot_for_each_customer(world: World) -> None:
     epochs = sorted(row[0] for row in world.query("SELECT epoch FROM key_slots"))
     assert epochs == [1, 1, 1, 2]  # nobody else's root moved
     read(service, 1, 2)
+    # A customer who is gone costs nothing, and one who comes back gets a key again.
+    assert len(world.kms.live_keys()) == 3
+    assert service.verify().problems == ()
+    service.rotate()
+    assert len(world.kms.live_keys()) == 3
+    for one in (service, world.open(slot="customer")):
+        generation = one.enrol(token(0), secret(0)).generation
+        assert one.load(token(0), generation).secret == secret(0)
+        assert len(world.kms.live_keys()) == 4
+        assert one.verify().problems == ()
+        (found,) = one.destroy([token(0)])
+        assert (found.state, len(found.key_ids)) == ("destroyed", 1)
+        assert len(world.kms.live_keys()) == 3
+    read(service, 1, 2)
+
+
+def test_racing_returns_make_one_key(world: World) -> None:
+    service, other = world.open(slot="customer"), world.open(slot="customer")
+    service.create(token(0), secret(0))
+    service.destroy([token(0)])
+    found: list[Any] = []
+
+    def enrol(one: AwsKeyService) -> None:
+        try:
+            found.append(one.enrol(token(0), secret(0)))
+        except (ConfigurationError, KeyServiceUnavailableError) as error:
+            found.append(error)
+
+    threads = [threading.Thread(target=enrol, args=(one,)) for one in (service, other, service)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    assert service.load(token(0), 2).secret == secret(0)
+    service.resume()
+    assert len(world.kms.live_keys()) == 2
+    assert service.destroy([token(0)])[0].state == "destroyed"
+    assert len(world.kms.live_keys()) == 1
+
+
+def test_every_opening_looks_at_the_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many slots there are, the deployment's key says how long the log of the dead is."""
+    service = world.open()
+    for number in range(4):
+        service.create(token(number), secret(number))
+    before = world.copy("backup.db")
+    service.destroy([token(0)])
+    monkeypatch.setattr("shredsaver.kms.aws_roots._CHECKED", 1)
+    with pytest.raises(KeyStoreStaleError):
+        world.open(before)
+
+
+def test_a_lost_answer_is_looked_into(world: World) -> None:
+    service = world.open()
+    service.deployment()
+    world.kms.faults.lose("CreateKey")
+    service.create(token(0), secret(0))
+    assert world.kms.count("CreateKey") == len(world.kms.keys) == 2
 
 
 def test_a_key_of_the_customers_own(world: World) -> None:
@@ -396,8 +455,7 @@ def test_a_key_of_the_customers_own(world: World) -> None:
     read(service, 0, 1)
     world.kms.faults.deny(None, key=arn)
     assert any(name == "Encrypt" and key == arn for name, key in world.kms.calls)
-    with pytest.raises(KeyAccessDeniedError):
-        service.destroy([token(0)])  # the new root must go under the customer's key, too
+    assert service.destroy([token(0)])[0].state == "destroyed"  # no permission on the customer's key is needed
     with pytest.raises(CustomerShreddedError):
         service.load(token(0), 1)
 
@@ -517,6 +575,28 @@ def test_uri(world: World, tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ConfigurationError, match=words):
             open_key_service(bad.replace("store=x", f"store={tmp_path}/b.db"))
+
+
+def test_slots_stay_what_they_are(world: World, service: AwsKeyService) -> None:
+    for options in ({"slots": 3}, {"slot": "customer"}):
+        with pytest.raises(ConfigurationError, match="slots=2"):
+            world.open(**options)
+    read(world.open(slots=None), 0, 1)
+
+
+def test_the_kind_of_erasure_may_change(world: World) -> None:
+    service = world.open(erasure="scheduled")
+    for number in range(4):
+        service.create(token(number), secret(number))
+    service = world.open()
+    assert service.destroy([token(0)])[0].state == "pending"  # its root was made by KMS
+    assert service.destroy([token(2)])[0].state == "pending"  # it was under that root too
+    service.create(token(4), secret(4))
+    assert service.destroy([token(4)])[0].state == "destroyed"
+    service = world.open(erasure="scheduled")
+    service.create(token(6), secret(6))
+    assert service.destroy([token(6)])[0].state == "pending"
+    read(service, 1, 3)
 
 
 def test_the_sealed_datas_own_database_is_refused(world: World, service: AwsKeyService) -> None:

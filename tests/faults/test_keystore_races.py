@@ -158,6 +158,23 @@ def test_a_first_write_races_a_rotation_of_its_slot(place: Path) -> None:
         assert service.verify().ok
 
 
+def test_a_reader_between_row_and_root_looks_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row was read, then its root died and the row moved on: that is no damage."""
+    with LocalKeyService(place / "keys", slots=1) as service, LocalKeyService(place / "keys") as other:
+        service.create(A, b"a")
+        opened = service._roots.open
+        rotations = iter([True, True, False])
+
+        def late(epoch: Any, **options: Any) -> bytes:
+            if next(rotations, False):
+                other.rotate()
+            return opened(epoch, **options)
+
+        monkeypatch.setattr(service._roots, "open", late)
+        assert service.load(A, 1).secret == b"a"
+        assert next(rotations, None) is None
+
+
 def test_a_replacement_races_a_rotation_of_its_slot(place: Path) -> None:
     with LocalKeyService(place / "keys", slots=1) as service:
         service.create(A, b"a")

@@ -238,6 +238,18 @@ def test_an_edited_log_does_not_verify(tmp_path: Path, statement: str) -> None:
         assert not service.verify().ok
 
 
+def test_a_log_cut_short_is_older_than_its_roots(keys: Path, tmp_path: Path) -> None:
+    """Whole and consistent in itself: only the anchor in the roots knows that it was longer."""
+    place = tmp_path / "cut"
+    shutil.copytree(keys, place)
+    with open_keys(place) as service:
+        service.destroy([A])
+    change(place, "DELETE FROM key_tombstones")
+    change(place, "UPDATE key_log SET length = 0, head = zeroblob(32)")
+    with pytest.raises(KeyStoreStaleError, match="0 tombstones, its roots have seen 1"):
+        open_keys(place)
+
+
 def test_a_forged_tombstone_is_no_shred(keys: Path) -> None:
     change(keys, "INSERT INTO key_tombstones VALUES (1, ?, 1, '2026-01-01T00:00:00.000Z', 1, 0, 1, 2, zeroblob(32))", A)
     with open_keys(keys) as service:

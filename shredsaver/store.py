@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 _MINUTE_MS: Final = 60_000
 _SWEEP_MINUTES: Final = 5
+_LONGEST: Final = 1_000_000_000
+"""Minutes of the longest time to live: about 1,900 years."""
 
 
 class ShredStore(BaseStore):
@@ -237,8 +239,8 @@ def _put(templates: Templates, op: PutOp, fields: Sequence[str], *, indexed: boo
         raise InvalidNamespaceError('the root label "langgraph" is reserved for LangGraph itself')
     owned: Owned = templates.owner(op.namespace)
     label = None if owned.customer_id is None else op.namespace[len(op.namespace) - len(owned.labels) - 1]
-    if op.ttl is not None and not op.ttl > 0:
-        raise ConfigurationError("a time to live must be a positive number of minutes, or None")
+    if op.ttl is not None and not 0 < op.ttl <= _LONGEST:
+        raise ConfigurationError(f"a time to live must be a number of minutes up to {_LONGEST:,}, or None")
     ttl_ms = None if op.ttl is None else int(op.ttl * _MINUTE_MS)
     value = None if op.value is None else pack_value(op.value)
     texts: list[str] = []

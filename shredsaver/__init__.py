@@ -27,6 +27,7 @@ from shredsaver.errors import (
     UnknownKeySchemeError,
     UnsealError,
 )
+from shredsaver.events import Event
 from shredsaver.kms.base import KeyService, open_key_service, register_key_service
 from shredsaver.namespaces import CUSTOMER, SHARED, id_of, label_of
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
@@ -45,6 +46,7 @@ __all__ = [
     "CustomerUnresolvedError",
     "DatabaseForkedError",
     "DatabaseUnavailableError",
+    "Event",
     "FormatError",
     "KeyAccessDeniedError",
     "KeyNotFoundError",

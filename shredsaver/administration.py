@@ -9,8 +9,10 @@ from typing import Final
 from shredsaver import erasure
 from shredsaver.core import CUSTOMER_COLUMNS, FIRST_NUMBER, GET_CUSTOMER, GET_ERASURE, LOCK_CUSTOMER, Core, Customer
 from shredsaver.db.base import Begin, Commit, Plan, Statement, call, run, sql
+from shredsaver.erasures import SCHEDULED_OF
 from shredsaver.errors import ConfigurationError, CustomerShreddedError, ShredIncompleteError
 from shredsaver.keytree import KeyTree
+from shredsaver.outside import Outside
 from shredsaver.purging import count
 from shredsaver.results import CustomerStatus, ShredPlan
 from shredsaver.sealing import CUSTOMER_NAME
@@ -25,8 +27,9 @@ LIST_CUSTOMERS: Final = sql(
 class Administration:
     """The plans that ask about customers. Holds what they share; one for each deployment."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Core, outside: Outside) -> None:
         self._core = core
+        self._outside = outside
 
     def status(self, token: bytes) -> Plan[CustomerStatus]:
         """Where a customer stands."""
@@ -90,6 +93,7 @@ class Administration:
                 Statement(ADD_COUNTER, (token, generation, 0, FIRST_NUMBER)),
             )
         yield Commit()
+        core.events.emit("enrolled", token, generation=generation)
         return (yield from self.status(token))
 
     def _status(self, token: bytes) -> Plan[CustomerStatus]:
@@ -100,10 +104,13 @@ class Administration:
 
     def _described(self, customer: Customer) -> Plan[CustomerStatus]:
         last = customer.generation if customer.state in erasure.DEAD else customer.generation - 1
-        found = []
+        found, due_at = [], None
         if last:
             (result,) = yield from run(Statement(GET_ERASURE, (customer.customer, last)))
             found = [self._core.erasure(row) for row in result.rows]
+        if customer.state == erasure.RESTRICTED:
+            (waiting,) = yield from run(Statement(SCHEDULED_OF, (customer.customer,)))
+            due_at = next((self._core.erasure(row).record["due_at"] for row in waiting.rows), None)
         return CustomerStatus(
             customer.customer.hex(),
             known=True,
@@ -112,6 +119,8 @@ class Administration:
             held_until=customer.held_until or None,
             erasure_id=found[0].erasure_id if found else None,
             shredded_at=datetime.fromisoformat(found[0].record["revoked_at"]) if found else None,
+            due_at=due_at,
+            pending=self._outside.steps(found[0]) if found else (),
         )
 
     def _name(self, tree: KeyTree, customer: Customer, customer_id: str) -> bytes:

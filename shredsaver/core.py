@@ -27,6 +27,7 @@ from shredsaver.errors import (
     ShredSaverError,
     UnsealError,
 )
+from shredsaver.events import Events
 from shredsaver.keyring import Keyring
 from shredsaver.keytree import KeyPuncturedError, KeyTree
 from shredsaver.kms.base import DeploymentSecrets, KeyService
@@ -83,6 +84,7 @@ class Core:
         *,
         keyring: Keyring | None = None,
         clock: Callable[[], float] = time.time,
+        events: Events | None = None,
     ) -> None:
         self.database = database
         self.keys = keys
@@ -90,6 +92,7 @@ class Core:
         self.secrets: DeploymentSecrets = keys.deployment()
         self.deployment = self.secrets.deployment
         self.clock = clock
+        self.events = events or Events()
         self.shut: RevocationLogDamagedError | None = None
         """Why nothing is served: nobody can say who was shredded."""
         self._token = lru_cache(TOKENS)(partial(token, self.secrets.lookup_key))

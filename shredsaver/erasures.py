@@ -17,8 +17,15 @@ COMPLETE: Final = "complete"
 CANCELLED: Final = "cancelled"
 """States of an entry besides those of a generation."""
 
+_ORDER: Final = (SCHEDULED, *erasure.STEPS, COMPLETE, CANCELLED)
+_FIRST_KNOWN: Final = ("revoked_at", "destroyed_at", "purged_at", "before")
+"""What two processes at work on one erasure both note: what was noted first stands."""
+
 LOG_COUNTER: Final = (b"", 0, 0)
 """The row of ``counters`` that numbers the log of erasures, and that shreds queue at."""
+
+ERASED: Final = "erased"
+"""The status of an erasure target that is done."""
 
 RECEIPT_COUNTER: Final = (b"", 0, 1)
 EVENT_COUNTER: Final = (b"", 0, 2)
@@ -101,17 +108,44 @@ def changed(core: Core, one: Erasure) -> Statement:
 
 
 def advance(core: Core, one: Erasure, state: str | None = None) -> Plan[Erasure]:
-    """Makes a step durable in a transaction of its own: the entry, and the customer's state if one is given."""
+    """Makes a step durable in a transaction of its own: the entry, and the customer's state if one is given.
+
+    Gives the entry as it stands then: another process may be at work on the same erasure, and may be further.
+    """
     yield Begin("write")
-    (row,) = yield from run(Statement(LOCK_CUSTOMER, (one.customer,)))
+    one, statements = yield from moved(core, one, state)
+    yield from run(*statements, commit=True)
+    return one
+
+
+def moved(core: Core, one: Erasure, state: str | None = None) -> Plan[tuple[Erasure, list[Statement]]]:
+    """What `advance` stores, within the open transaction."""
+    row, stored = yield from run(Statement(LOCK_CUSTOMER, (one.customer,)), Statement(GET_ONE, (one.erasure_id,)))
+    one = merged(core.erasure(stored.rows[0]), one)
     customer = core.customer(row.rows[0])
     statements = [changed(core, one)]
     # An enrolment may have come in between: then the row speaks of a later generation and is left alone.
     if state is not None and customer.generation <= one.generation and customer.state in erasure.DEAD:
-        moved = customer._replace(state=state, generation=one.generation)
-        statements.append(Statement(SET_CUSTOMER, core.customer_row(moved, None)))
-    yield from run(*statements, commit=True)
-    return one
+        state = max(state, customer.state, key=erasure.STEPS.index)
+        after = customer._replace(state=state, generation=one.generation)
+        statements.append(Statement(SET_CUSTOMER, core.customer_row(after, None)))
+    return one, statements
+
+
+def merged(stored: Erasure, one: Erasure) -> Erasure:
+    """An entry with what another process has added to it meanwhile; nothing that was reached is taken back."""
+    if stored.state in (COMPLETE, CANCELLED):
+        return stored
+    first = {name: stored.record[name] for name in _FIRST_KNOWN if stored.record.get(name) is not None}
+    record = {**stored.record, **one.record, **first}
+    targets = dict(one.record.get("targets", {}))
+    for name, found in stored.record.get("targets", {}).items():
+        if name not in targets or found["status"] == ERASED:
+            targets[name] = found
+    if targets:
+        record["targets"] = targets
+    state = max(stored.state, one.state, key=_ORDER.index)
+    return one._replace(state=state, generation=max(stored.generation, one.generation), record=record)
 
 
 def receipt_of(erasure_id: str) -> Plan[str | None]:

@@ -48,7 +48,8 @@ class GuardedKeys:
         """Binds the key store to this database: from now on it is the one."""
         self._keys.bind(self._database.fingerprint())
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises `DatabaseForkedError` unless this is the database that the keys belong to."""
         if self.forked:
             raise DatabaseForkedError(
                 f"{self._database.location} is a copy or a restore of the database that the keys belong to, so it may "
@@ -57,12 +58,12 @@ class GuardedKeys:
 
     def create(self, customer: bytes, secret: bytes) -> KeyRecord:
         """See `KeyService`."""
-        self._check()
+        self.check()
         return self._keys.create(customer, secret)
 
     def enrol(self, customer: bytes, secret: bytes) -> KeyRecord:
         """See `KeyService`."""
-        self._check()
+        self.check()
         return self._keys.enrol(customer, secret)
 
     def load(self, customer: bytes, generation: int) -> KeyRecord:
@@ -75,22 +76,22 @@ class GuardedKeys:
 
     def replace(self, customer: bytes, generation: int, secret: bytes, expected_version: int) -> KeyRecord:
         """See `KeyService`."""
-        self._check()
+        self.check()
         return self._keys.replace(customer, generation, secret, expected_version)
 
     def destroy(self, customers: Sequence[bytes]) -> list[Destruction]:
         """See `KeyService`."""
-        self._check()
+        self.check()
         return self._keys.destroy(customers)
 
     def hold(self, customer: bytes, until: datetime | None, reason_commitment: bytes) -> Hold:
         """See `KeyService`."""
-        self._check()
+        self.check()
         return self._keys.hold(customer, until, reason_commitment)
 
     def release(self, customer: bytes) -> None:
         """See `KeyService`."""
-        self._check()
+        self.check()
         self._keys.release(customer)
 
     def held(self, customer: bytes) -> Hold | None:
@@ -107,12 +108,12 @@ class GuardedKeys:
 
     def rotate(self) -> int:
         """See `KeyService`."""
-        self._check()
+        self.check()
         return self._keys.rotate()
 
     def resume(self) -> int:
         """See `KeyService`."""
-        self._check()
+        self.check()
         return self._keys.resume()
 
     def verify(self) -> Report:

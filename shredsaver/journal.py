@@ -31,8 +31,8 @@ class Journal:
         self._path = Path(path)
         self._key = log_key
 
-    def append(self, dead: Dead) -> None:
-        """Adds an entry; it is durable when this returns.
+    def append(self, *dead: Dead) -> None:
+        """Adds entries that are not there yet; they are durable when this returns.
 
         Raises:
             DatabaseUnavailableError: The file cannot be written.
@@ -40,13 +40,16 @@ class Journal:
         """
         with self._locked() as file:
             entries = list(self._entries(file))
-            if any(known[:2] == dead[:2] for known, _ in entries):
-                return
+            known = {one[:2] for one, _ in entries}
             previous = entries[-1][1] if entries else ""
-            body = {"customer": dead.customer.hex(), "generation": dead.generation, "at": dead.at}
-            line = json.dumps({**body, "mac": self._mac(previous, body)}, sort_keys=True)
             file.seek(0, os.SEEK_END)
-            file.write(f"{line}\n")
+            for one in dead:
+                if one[:2] in known:
+                    continue
+                body = {"customer": one.customer.hex(), "generation": one.generation, "at": one.at}
+                previous = self._mac(previous, body)
+                line = json.dumps({**body, "mac": previous}, sort_keys=True)
+                file.write(f"{line}\n")
             file.flush()
             os.fsync(file.fileno())
 

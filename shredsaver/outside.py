@@ -8,21 +8,22 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from shredsaver import erasures
+from shredsaver import erasure, erasures
 from shredsaver.core import Core, Erasure
 from shredsaver.db.base import Begin, Commit, Plan, Statement, call, run, sql
-from shredsaver.errors import UnsealError
+from shredsaver.errors import FormatError, UnsealError
 from shredsaver.keytree import KeyTree
 from shredsaver.memory import Place
-from shredsaver.targets import REVOKED, ErasureContext, ErasureTarget
+from shredsaver.targets import REVOKED, VERIFIED, ErasureContext, ErasureTarget
 from shredsaver.threads import open_name
 
 ATTEMPTS: Final = 3
 FIRST_DELAY: Final = 0.1
 """Seconds before the second attempt; each further one waits twice as long."""
 
-ERASED: Final = "erased"
 FAILED: Final = "failed"
+NOT_ASKED: Final = "not asked"
+"""An erasure that a restore made necessary again knows a token only: targets cannot be asked by that."""
 
 NAMES_OF_THREADS: Final = sql(
     "SELECT thread, customer, generation, scope, next_record, next_part, epoch, name FROM threads "
@@ -51,31 +52,52 @@ class Outside:
 
     def remember(
         self, erasure_id: str, token: bytes, generation: int, customer_id: str, tree: KeyTree | None
-    ) -> Plan[bytes | None]:
-        """Seals what the targets will have to know, within the transaction that revokes. None without targets."""
+    ) -> Plan[tuple[bytes | None, int]]:
+        """Seals what the targets will have to know, within the transaction that revokes. None without targets.
+
+        Also gives how many threads cannot be named, because a row was altered or the key is lost: they are erased like
+        all others, but no target can be told of them.
+        """
         if not self._targets:
-            return None
+            return None, 0
         thread_ids: list[str] = []
-        if tree is not None:
-            (found,) = yield from run(Statement(NAMES_OF_THREADS, (token, generation)))
-            for *place, name in found.rows:
-                stands = Place(*place)
-                if stands.generation == generation:
-                    thread_ids.append(open_name(self._core, tree, stands, name))
+        unnamed = 0
+        (found,) = yield from run(Statement(NAMES_OF_THREADS, (token, generation)))
+        for *place, name in found.rows:
+            stands = Place(*place)
+            if stands.generation != generation:
+                continue
+            try:
+                if tree is None:
+                    raise UnsealError("the key is lost")
+                thread_ids.append(open_name(self._core, tree, stands, name))
+            except (UnsealError, FormatError):
+                unnamed += 1
         data = json.dumps([customer_id, thread_ids]).encode("ascii")
-        return self._core.seal_own("retry", erasure_id, data)
+        return self._core.seal_own("retry", erasure_id, data), unnamed
 
     def erase(self, one: Erasure, after: str) -> Plan[Erasure]:
         """Asks the targets of one stage that have not erased yet. Failures are kept in the entry, not raised."""
         states: dict[str, Any] = dict(one.record.get("targets", {}))
+        wanted = one.record.get("target_names")
         waiting = [
             target
             for target in self._targets
-            if target.after == after and states.get(target.name, {}).get("status") != ERASED
+            if target.after == after
+            and (wanted is None or target.name in wanted)
+            and states.get(target.name, {}).get("status") not in (erasures.ERASED, NOT_ASKED)
         ]
         if not waiting:
             return one
-        context = yield from self._context(one, after)
+        if wanted is None:
+            return (yield from self._all(one, waiting, {"status": NOT_ASKED, "attempts": 0, "remaining": -1}))
+        try:
+            context = yield from self._context(one, after)
+        except (UnsealError, FormatError) as error:
+            failed = {"status": FAILED, "attempts": 0, "remaining": -1, "error": type(error).__name__}
+            return (yield from self._all(one, waiting, failed))
+        if context is None:  # another process has completed the erasure, and wiped what targets need
+            return (yield from erasures.advance(self._core, one))
         for target in waiting:
             tried = states.get(target.name, {}).get("attempts", 0)
             outcome = yield from call(partial(self._attempt, target, context))
@@ -83,29 +105,58 @@ class Outside:
             states[target.name] = {**outcome, "after": after, "at": erasures.now(self._core)}
             one = one._replace(record={**one.record, "targets": dict(states)})
             one = yield from erasures.advance(self._core, one)
+            states = dict(one.record["targets"])
         return one
+
+    def _all(self, one: Erasure, targets: Sequence[ErasureTarget], outcome: dict[str, Any]) -> Plan[Erasure]:
+        """Notes one outcome for several targets."""
+        at = erasures.now(self._core)
+        states = {target.name: {**outcome, "after": target.after, "at": at} for target in targets}
+        record = {**one.record, "targets": {**one.record.get("targets", {}), **states}}
+        return (yield from erasures.advance(self._core, one._replace(record=record)))
 
     def pending(self, one: Erasure) -> tuple[str, ...]:
         """The targets that have not erased yet, as steps."""
         states = one.record.get("targets", {})
         wanted = [*dict.fromkeys((*one.record.get("target_names", ()), *states))]
-        return tuple(f"target:{name}" for name in wanted if states.get(name, {}).get("status") != ERASED)
+        done = (erasures.ERASED, NOT_ASKED)
+        return tuple(f"target:{name}" for name in wanted if states.get(name, {}).get("status") not in done)
 
-    def _context(self, one: Erasure, after: str) -> Plan[ErasureContext]:
+    def steps(self, one: Erasure) -> tuple[str, ...]:
+        """All steps of an erasure that are still to be done, first one first."""
+        if one.state in (erasures.COMPLETE, erasures.CANCELLED):
+            return ()
+        if one.state == erasures.SCHEDULED:
+            return self.pending(one)
+        left = one.record["purge"] and not one.record.get("purged_at")
+        return (*erasure.remaining(one.state, purge=left), *self.pending(one))
+
+    def waiting(self, one: Erasure) -> tuple[str, ...]:
+        """Of the steps that are pending, those of targets whose turn comes once the keys are gone."""
+        states = one.record.get("targets", {})
+        later = {f"target:{target.name}" for target in self._targets if target.after == VERIFIED}
+        return tuple(step for step in self.pending(one) if step in later and step.partition(":")[2] not in states)
+
+    def _context(self, one: Erasure, after: str) -> Plan[ErasureContext | None]:
         yield Begin("read")
         (found,) = yield from run(Statement(erasures.GET_RETRY, (one.erasure_id,)))
-        retry = found.rows[0][0] if found.rows else None
+        current = yield from erasures.again(self._core, one)
+        yield Commit()
+        if current.state == erasures.COMPLETE:
+            return None
+        retry = found.rows[0][0]
         if retry is None:
             raise UnsealError(f"erasures/{one.seq}: what the erasure targets need is missing")
         customer_id, thread_ids = json.loads(self._core.unseal_own("retry", one.erasure_id, bytes(retry)))
         if after != REVOKED and one.record["purge"]:
             gone = []
+            yield Begin("read")
             for thread_id in thread_ids:
                 key = (self._core.token("thread", thread_id), one.generation)
                 counts = yield from run(*(Statement(statement, key) for statement in ROWS_OF_THREAD))
                 gone += [thread_id] if not any(int(result.rows[0][0]) for result in counts) else []
+            yield Commit()
             thread_ids = gone
-        yield Commit()
         return ErasureContext(one.erasure_id, customer_id, tuple(thread_ids))
 
     def _attempt(self, target: ErasureTarget, context: ErasureContext) -> dict[str, Any]:
@@ -119,7 +170,7 @@ class Outside:
                 error, remaining = type(failure).__name__, -1
             else:
                 if remaining == 0:
-                    return {"status": ERASED, "attempts": attempt, "remaining": 0}
+                    return {"status": erasures.ERASED, "attempts": attempt, "remaining": 0}
                 error = "remaining"
             if attempt < ATTEMPTS:
                 self._sleep(FIRST_DELAY * 2 ** (attempt - 1))

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from shredsaver import erasures, receipts
 from shredsaver.core import Core, Erasure
-from shredsaver.db.base import Begin, Plan, Statement, run
+from shredsaver.db.base import Begin, Plan, Rollback, Statement, run
 
 FORMAT: Final = "shredsaver-erasure/1"
 CODE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:#-]{0,63}")
@@ -33,16 +33,27 @@ def reason(core: Core, erasure_id: str, text: str | None, kind: str) -> dict[str
     return {"commitment": receipts.commitment(salt, kind, text), "sealed": sealed.hex()}
 
 
-def issue(core: Core, one: Erasure, pending: tuple[str, ...]) -> Plan[str]:
-    """Issues a receipt for an erasure as it stands."""
+def issue(core: Core, one: Erasure, pending: tuple[str, ...]) -> Plan[Erasure]:
+    """Issues a receipt for an erasure as it stands; with nothing pending the erasure is complete by that.
+
+    Then what the targets needed is wiped, in the same transaction.
+    """
     yield Begin("write")
+    one, statements = yield from erasures.moved(core, one)
+    if one.state == erasures.COMPLETE:  # another process was faster: there is one last receipt
+        yield Rollback()
+        return one
     number = yield from erasures.number(erasures.RECEIPT_COUNTER)
     (last,) = yield from run(Statement(erasures.LAST_RECEIPT, (number - 1,)))
     previous = receipts.digest(last.rows[0][0]) if last.rows else None
     statement = payload(core, one, pending, number, previous)
     receipt = receipts.sign(statement, core.secrets.signing_key)
-    yield from run(Statement(erasures.ADD_RECEIPT, (number, one.erasure_id, receipt)), commit=True)
-    return receipt
+    if not pending:
+        one = one._replace(state=erasures.COMPLETE)
+        statements = [erasures.changed(core, one), Statement(erasures.SET_RETRY, (None, one.erasure_id))]
+    added = Statement(erasures.ADD_RECEIPT, (number, one.erasure_id, receipt))
+    yield from run(*statements, added, commit=True)
+    return one
 
 
 def payload(core: Core, one: Erasure, pending: tuple[str, ...], number: int, previous: str | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import secrets
 from typing import Final
 
 from shredsaver import erasure
-from shredsaver.core import Core, Erasure
+from shredsaver.core import LOCK_CUSTOMER, Core, Erasure
 from shredsaver.db.base import Begin, Commit, Plan, Statement, run, sql
 from shredsaver.erasures import advance, now
 from shredsaver.upkeep import DELETE_OF_THREAD, EPOCH_BITS
@@ -52,7 +52,8 @@ def purge(core: Core, one: Erasure) -> Plan[Erasure]:
         one = yield from advance(core, one._replace(record={**one.record, "before": counts}))
     while True:
         yield Begin("write")
-        (threads,) = yield from run(Statement(THREADS_TO_PURGE, owner))
+        # With the customer's row: a thread that an enrolled customer takes over now must not lose what is new in it.
+        _, threads = yield from run(Statement(LOCK_CUSTOMER, (one.customer,)), Statement(THREADS_TO_PURGE, owner))
         if not threads.rows:
             break
         for (thread,) in threads.rows:
@@ -64,4 +65,4 @@ def purge(core: Core, one: Erasure) -> Plan[Erasure]:
     yield from run(*(Statement(delete, owner) for delete in DELETE_OF_CUSTOMER), commit=True)
     state = erasure.PURGED if one.state == erasure.DESTROYED else one.state
     one = one._replace(state=state, record={**one.record, "purged_at": now(core)})
-    return (yield from advance(core, one, state))
+    return (yield from advance(core, one, state if state in erasure.DEAD else None))

@@ -36,28 +36,36 @@ class Differences:
     Attributes:
         to_revoke: Dead by the key service or the journal, and in use (or not known) by the database.
         to_destroy: Dead by the database or the journal, and not by the key service.
+        to_record: Dead by key service and database, and not in the database's log: an entry was lost.
     """
 
     to_revoke: tuple[Dead, ...]
     to_destroy: tuple[Dead, ...]
+    to_record: tuple[Dead, ...]
 
 
 def compare(
     keys: Iterable[Dead], log: Iterable[Dead], journal: Iterable[Dead], rows: Mapping[bytes, Standing]
 ) -> Differences:
     """Compares who is dead by the key service, by the database's log, by the journal, and by the database's rows."""
-    by_keys = latest(keys)
+    by_keys, by_log = latest(keys), latest(log)
     by_rows = (Dead(customer, row.generation, "") for customer, row in rows.items() if row.dead)
-    elsewhere = latest([*log, *journal, *by_rows])
+    elsewhere = latest([*by_log.values(), *journal, *by_rows])
     everyone = latest([*by_keys.values(), *elsewhere.values()])
     return Differences(
         tuple(dead for dead in everyone.values() if _in_use(rows.get(dead.customer), dead.generation)),
+        tuple(dead for dead in elsewhere.values() if _lacks(by_keys, dead)),
         tuple(
             dead
-            for dead in elsewhere.values()
-            if dead.customer not in by_keys or by_keys[dead.customer].generation < dead.generation
+            for dead in by_keys.values()
+            if _lacks(by_log, dead) and not _in_use(rows.get(dead.customer), dead.generation)
         ),
     )
+
+
+def _lacks(record: Mapping[bytes, Dead], dead: Dead) -> bool:
+    known = record.get(dead.customer)
+    return known is None or known.generation < dead.generation
 
 
 def latest(dead: Iterable[Dead]) -> dict[bytes, Dead]:
@@ -86,7 +94,9 @@ class Reconciliation:
     Attributes:
         revoked: Customers that the database still had in use and that were revoked again.
         destroyed: Customers whose keys the key service still had and that were destroyed again.
-        unconfirmed: Customers whose keys wait for ``reconcile(confirm=True)``, because they are many. They stay shut.
+        unconfirmed: Customers whose keys wait: for ``reconcile(confirm=True)``, because they are many, for the end of a
+            hold that the key service knows, or for the key service to be there again. They stay shut.
+        recorded: Erasures that had been lost from the database's log and were entered and verified again.
         repaired: Entries of the database's log that did not verify and were left behind in a new chain.
         forked: The database is a copy or a restore of the one the keys belong to: see `DatabaseForkedError`.
         shut: A record does not verify, so nobody can say who was shredded and nothing is served.
@@ -95,6 +105,12 @@ class Reconciliation:
     revoked: int = 0
     destroyed: int = 0
     unconfirmed: int = 0
+    recorded: int = 0
     repaired: int = 0
     forked: bool = False
     shut: bool = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything had to be put right, or waits to be."""
+        return any((self.revoked, self.destroyed, self.unconfirmed, self.recorded, self.repaired, self.shut))

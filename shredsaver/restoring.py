@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
 from shredsaver import erasure
 from shredsaver.core import GET_CUSTOMER, LOCK_CUSTOMER, Core, Customer, Erasure
-from shredsaver.db.base import Begin, Commit, Plan, Statement, call, run, sql
-from shredsaver.erasures import CANCELLED, LOG_COUNTER, LOG_PAGE, SCHEDULED, append, chained, now
-from shredsaver.errors import RevocationLogDamagedError
+from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, call, run, sql
+from shredsaver.erasures import (
+    CANCELLED,
+    LOG_COUNTER,
+    LOG_PAGE,
+    SCHEDULED,
+    SCHEDULED_OF,
+    append,
+    chained,
+    changed,
+    now,
+)
+from shredsaver.errors import KeyServiceError, LegalHoldError, RevocationLogDamagedError
 from shredsaver.guarding import GuardedKeys
 from shredsaver.journal import Journal
 from shredsaver.reconcile import DESTRUCTIONS_UNASKED, Dead, Reconciliation, Standing, compare, latest
+from shredsaver.restraint import FOREVER
 from shredsaver.shredding import Shredding
-from shredsaver.threads import SET_CUSTOMER
+from shredsaver.threads import GET_NAME, SET_CUSTOMER
 
 ROWS_AT_ONCE: Final = 200
 RESET_COUNTER: Final = sql("UPDATE counters SET next = ? WHERE customer = ? AND generation = ? AND scope = ?")
@@ -52,19 +64,48 @@ class Restoring:
         differences = compare(by_keys, log, journal, rows)
         if damaged:
             yield from self._repair()
-        for dead in differences.to_revoke:
-            yield from self._revoke_again(dead)
         many = len(differences.to_destroy) > DESTRUCTIONS_UNASKED and not confirm
-        destroy = [] if forked or many else [dead.customer for dead in differences.to_destroy]
-        if destroy:
-            yield from call(partial(self._keys.destroy, destroy))
-        return Reconciliation(
-            revoked=len(differences.to_revoke),
-            destroyed=len(destroy),
-            unconfirmed=len(differences.to_destroy) - len(destroy),
+        unsure = {dead.customer for dead in differences.to_destroy} if many else set()
+        for dead in differences.to_revoke:
+            if dead.customer in unsure:
+                yield from self._shut(dead)
+            else:
+                yield from self._revoke_again(dead, forked=forked)
+        for dead in differences.to_record:
+            yield from self._revoke_again(dead, forked=forked)
+        waiting = [] if forked or many else [dead.customer for dead in differences.to_destroy]
+        destroyed = yield from self._destroy(waiting)
+        found = Reconciliation(
+            revoked=len(differences.to_revoke) - sum(dead.customer in unsure for dead in differences.to_revoke),
+            destroyed=destroyed,
+            unconfirmed=len(differences.to_destroy) - destroyed,
+            recorded=len(differences.to_record),
             repaired=len(damaged),
             forked=forked,
         )
+        if found.changed:
+            self._core.events.emit("reconciled", **asdict(found))
+        return found
+
+    def _destroy(self, customers: Sequence[bytes]) -> Plan[int]:
+        """Destroys keys on another record's word. What cannot be destroyed now must not keep everyone else waiting."""
+        done = 0
+        for first in range(0, len(customers), ROWS_AT_ONCE):
+            some = customers[first : first + ROWS_AT_ONCE]
+            try:
+                yield from call(partial(self._keys.destroy, some))
+                done += len(some)
+            except LegalHoldError:
+                for customer in some:
+                    try:
+                        yield from call(partial(self._keys.destroy, [customer]))
+                        done += 1
+                    except LegalHoldError:
+                        continue
+            except KeyServiceError as error:
+                self._core.events.emit("key unavailable", error=type(error).__name__)
+                break
+        return done
 
     def _log(self) -> Plan[tuple[list[Dead], list[int]]]:
         """Who is dead by the database's log, and the positions at which its chain does not hold."""
@@ -107,25 +148,65 @@ class Restoring:
                     rows[token] = Standing(customer.generation, customer.state in erasure.DEAD)
         return rows
 
-    def _revoke_again(self, dead: Dead) -> Plan[None]:
+    def _revoke_again(self, dead: Dead, *, forked: bool) -> Plan[None]:
         """Puts a customer out of use whom another record knows as dead, and takes the erasure to its end."""
         core = self._core
         yield Begin("write")
-        (row,) = yield from run(Statement(LOCK_CUSTOMER, (dead.customer,)))
-        record: dict[str, Any] = {
-            "requested_at": dead.at or now(core),
-            "revoked_at": dead.at or now(core),
-            "known": bool(row.rows),
-            "purge": True,
-            "reconciled_at": now(core),
-        }
-        one = Erasure(0, str(uuid4()), dead.customer, dead.generation, erasure.REVOKED, record)
-        one = yield from append(core, one, None)
-        revoked = Customer(dead.customer, dead.generation, erasure.REVOKED, 0, "")
-        yield from run(Statement(SET_CUSTOMER, core.customer_row(revoked, None)), commit=True)
+        row, scheduled = yield from run(
+            Statement(LOCK_CUSTOMER, (dead.customer,)), Statement(SCHEDULED_OF, (dead.customer,))
+        )
+        if scheduled.rows:  # it was asked for here as well, and waited for a grace, a hold, or a confirmation
+            one = core.erasure(scheduled.rows[-1])
+            record = {**one.record, "revoked_at": dead.at or now(core), "reconciled_at": now(core)}
+            one = one._replace(state=erasure.REVOKED, generation=max(one.generation, dead.generation), record=record)
+            yield from run(changed(core, one))
+        else:
+            record = self._record(dead, known=bool(row.rows)) | {"revoked_at": dead.at or now(core)}
+            one = Erasure(0, str(uuid4()), dead.customer, dead.generation, erasure.REVOKED, record)
+            one = yield from append(core, one, None)
+        current = self._standing(row.rows, dead)
+        if current.generation <= dead.generation:
+            revoked = Customer(dead.customer, dead.generation, erasure.REVOKED, 0, "")
+            yield from run(Statement(SET_CUSTOMER, core.customer_row(revoked, None)))
+        yield Commit()
+        core.events.emit("revoked", dead.customer, erasure=one.erasure_id)
         self._shredding.forget(dead.customer, dead.generation)
-        if not (yield from call(lambda: self._keys.forked)):
-            yield from self._shredding.finish([one])
+        if not forked:
+            yield from self._shredding.finish_or_leave([one])
+
+    def _shut(self, dead: Dead) -> Plan[None]:
+        """Puts a customer out of use until somebody confirms, or reinstates it: one wrong record must not kill many."""
+        core = self._core
+        yield Begin("write")
+        row, scheduled = yield from run(
+            Statement(LOCK_CUSTOMER, (dead.customer,)), Statement(SCHEDULED_OF, (dead.customer,))
+        )
+        if scheduled.rows:
+            yield Rollback()
+            return
+        record = self._record(dead, known=bool(row.rows)) | {"due_at": FOREVER}
+        one = Erasure(0, str(uuid4()), dead.customer, dead.generation, SCHEDULED, record)
+        one = yield from append(core, one, None)
+        current = self._standing(row.rows, dead)
+        (kept,) = yield from run(Statement(GET_NAME, (dead.customer,)))
+        restricted = core.customer_row(
+            current._replace(state=erasure.RESTRICTED), kept.rows[0][0] if kept.rows else None
+        )
+        yield from run(Statement(SET_CUSTOMER, restricted), commit=True)
+        core.events.emit("scheduled", dead.customer, erasure=one.erasure_id)
+
+    def _record(self, dead: Dead, *, known: bool) -> dict[str, Any]:
+        at = now(self._core)
+        return {"requested_at": dead.at or at, "known": known, "purge": True, "reconciled_at": at}
+
+    def _standing(self, rows: Sequence[Any], dead: Dead) -> Customer:
+        """The customer's row; where there is none, or an altered one, as the other record has it."""
+        try:
+            if rows:
+                return self._core.customer(rows[0])
+        except RevocationLogDamagedError:
+            pass
+        return Customer(dead.customer, dead.generation, erasure.LIVE, 0, "")
 
     def _repair(self) -> Plan[None]:
         """Chains the log anew without what does not verify: the key service, whose log does, is the authority."""

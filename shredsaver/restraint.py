@@ -14,13 +14,20 @@ from typing import Any, Final
 from shredsaver import erasure, receipts
 from shredsaver.core import LOCK_CUSTOMER, Core, Customer, shredded
 from shredsaver.db.base import Begin, Plan, Rollback, Statement, call, run, sql
-from shredsaver.erasures import CANCELLED, EVENT_COUNTER, SCHEDULED_OF, changed, latest, now, number
+from shredsaver.erasures import CANCELLED, EVENT_COUNTER, SCHEDULED_OF, SET_RETRY, changed, latest, now, number
 from shredsaver.errors import ConfigurationError, CustomerShreddedError
 from shredsaver.sealing import REASON
 from shredsaver.threads import GET_NAME, SET_CUSTOMER
 
 SCOPE: Final = 2
 """The scope of what is sealed about a customer in the log of events."""
+
+_TOLD: Final = {
+    "hold": "hold set",
+    "release": "hold released",
+    "restrict": "restricted",
+    "reinstate": "reinstated",
+}
 
 FIRST_EVENT: Final = 16
 FOREVER: Final = "9999-12-31T23:59:59.000+00:00"
@@ -49,11 +56,19 @@ class Restraint:
         salt = receipts.salt(self._core.secrets.receipt_key, token.hex())
         commitment = receipts.commitment(salt, "hold", json.dumps(why, sort_keys=True)).encode("ascii")
         yield from call(partial(self._core.keys.hold, token, until, commitment))
-        yield from self._change(token, "hold", why, held_until=ends)
+        try:
+            yield from self._change(token, "hold", why, held_until=ends)
+        except CustomerShreddedError:  # a shred came in between: nothing is left to keep, and the hold must not stop it
+            yield from call(partial(self._core.keys.release, token))
+            raise
 
     def release(self, token: bytes, why: dict[str, Any]) -> Plan[None]:
         """Ends a hold; does nothing where there is none. The key service, as the authority, is told last."""
-        yield from self._change(token, "release", why, held_until="")
+        try:
+            yield from self._change(token, "release", why, held_until="")
+        except CustomerShreddedError:
+            if (yield from call(partial(self._core.keys.held, token))) is None:
+                raise
         yield from call(partial(self._core.keys.release, token))
 
     def restrict(self, token: bytes, why: dict[str, Any]) -> Plan[None]:
@@ -108,8 +123,10 @@ class Restraint:
                 one = core.erasure(row)
                 record = {**one.record, "cancelled_at": now(core)}
                 statements.append(changed(core, one._replace(state=CANCELLED, record=record)))
+                statements.append(Statement(SET_RETRY, (None, one.erasure_id)))
         statements.append((yield from self._event(customer, kind, held_until or "", why)))
         yield from run(*statements, commit=True)
+        core.events.emit(_TOLD[kind], token, until=held_until or None)
 
     def _event(self, customer: Customer, kind: str, until: str, why: dict[str, Any]) -> Plan[Statement]:
         """The statement that logs an event."""

@@ -21,6 +21,8 @@ class CustomerStatus:
         held_until: Until when a hold is in force, or None.
         erasure_id: The last erasure's id, or None.
         shredded_at: When the last revocation was committed, or None.
+        due_at: When an erasure that waits for a grace or a hold goes on at the earliest, or None.
+        pending: The steps of the last erasure that are still to be done, erasure targets among them.
         customer_id: The id itself, for listings of live customers; None otherwise. Not in the repr.
     """
 
@@ -31,6 +33,8 @@ class CustomerStatus:
     held_until: str | None = None
     erasure_id: str | None = None
     shredded_at: datetime | None = None
+    due_at: str | None = None
+    pending: tuple[str, ...] = ()
     customer_id: str | None = field(default=None, repr=False)
 
 

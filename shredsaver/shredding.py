@@ -11,18 +11,17 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
 from shredsaver import erasure, proof, receipts
-from shredsaver.core import LOCK_CUSTOMER, Core, Customer, Erasure
+from shredsaver.core import GET_CUSTOMER, LOCK_CUSTOMER, Core, Customer, Erasure
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, call, run
 from shredsaver.erasures import (
     CANCELLED,
     COMPLETE,
     SCHEDULED,
     SCHEDULED_OF,
-    SET_RETRY,
     advance,
     again,
     append,
@@ -37,10 +36,15 @@ from shredsaver.erasures import (
 from shredsaver.errors import (
     CustomerShreddedError,
     DatabaseUnavailableError,
+    FormatError,
+    KeyNotFoundError,
     KeyServiceError,
     LegalHoldError,
+    RevocationLogDamagedError,
     ShredIncompleteError,
+    UnsealError,
 )
+from shredsaver.guarding import GuardedKeys
 from shredsaver.journal import Journal
 from shredsaver.keytree import KeyTree
 from shredsaver.kms.base import Destruction
@@ -52,6 +56,8 @@ from shredsaver.results import ShredResult
 from shredsaver.targets import REVOKED, VERIFIED
 from shredsaver.threads import ADD_CUSTOMER, GET_NAME, SET_CUSTOMER
 from shredsaver.vectors import VectorCache
+
+AT_ONCE: Final = 100
 
 
 class Request(NamedTuple):
@@ -68,9 +74,16 @@ class Shredding:
     """The plans of erasure. Holds what they share; one for each deployment."""
 
     def __init__(
-        self, core: Core, memory: Memory, vectors: VectorCache, outside: Outside, journal: Journal | None = None
+        self,
+        core: Core,
+        guarded: GuardedKeys,
+        memory: Memory,
+        vectors: VectorCache,
+        outside: Outside,
+        journal: Journal | None = None,
     ) -> None:
         self._core = core
+        self._guarded = guarded
         self._memory = memory
         self._vectors = vectors
         self._outside = outside
@@ -81,9 +94,16 @@ class Shredding:
 
         Each is put out of use, then all keys are destroyed together, then each is purged and verified.
         """
+        yield from call(self._guarded.check)
+        if not request.defer:
+            yield from self._refuse_held([token for token, _ in customers])
         begun = []
         for token, customer_id in customers:
-            begun.append((yield from self.begin(token, customer_id, request)))
+            try:
+                begun.append((yield from self.begin(token, customer_id, request)))
+            except LegalHoldError:  # a hold that was set since: those before it are out of use, and go on
+                yield from self.finish(begun)
+                raise
         yield from self.finish(begun)
         return (yield from self.results(begun))
 
@@ -103,7 +123,14 @@ class Shredding:
         """Destroys what was scheduled and whose time has come. Interrupted erasures may be another process's work."""
         for one in (yield from unfinished(self._core)):
             if one.state == SCHEDULED and (yield from self._due(one)):
-                yield from self.finish([(yield from self.revoke(one))])
+                yield from self.finish_or_leave([(yield from self.revoke(one))])
+
+    def finish_or_leave(self, begun: Sequence[Erasure]) -> Plan[None]:
+        """As `finish`, where what cannot be finished must not stop what comes next: it stays for `resume`."""
+        try:
+            yield from self.finish(begun)
+        except ShredIncompleteError as error:
+            self._core.events.emit("incomplete", pending=", ".join(error.pending))
 
     def finish(self, begun: Sequence[Erasure]) -> Plan[None]:
         """Takes revoked erasures through the steps that are left.
@@ -112,18 +139,27 @@ class Shredding:
             ShredIncompleteError: Some could not be finished; they are out of use.
         """
         pending: list[str] = []
-        problem: Exception | None = None
         going = [one for one in begun if one.state not in (SCHEDULED, COMPLETE, CANCELLED)]
-        for one in (yield from self.destroy(going)):
+        problem: Exception | None
+        ready, undestroyed = yield from self.destroy(going)
+        problem = undestroyed
+        if undestroyed is not None:
+            pending += undestroyed.pending
+        for one in ready:
             try:
                 pending += yield from self._finish_one(one)
             except DatabaseUnavailableError as error:
                 problem, pending = error, [*pending, erasure.PURGED]
-        # Keys that die at a date are no failure: the result says so, and `resume` asks again.
-        failed = tuple(dict.fromkeys(step for step in pending if step != erasure.DESTROYED))
+            except KeyServiceError as error:
+                problem, pending = error, [*pending, "verified"]
+            except ShredIncompleteError as error:
+                problem, pending = error, [*pending, *error.pending]
+        failed = tuple(dict.fromkeys(pending))
         if failed:
             raise ShredIncompleteError(
-                f"the erasure is not complete, though use has ended; to be done: {', '.join(failed)}. Call resume",
+                str(problem)
+                if isinstance(problem, ShredIncompleteError)
+                else f"the erasure is not complete, though use has ended; to be done: {', '.join(failed)}. Call resume",
                 pending=failed,
             ) from problem
 
@@ -134,7 +170,7 @@ class Shredding:
         for one in begun:
             current = yield from again(self._core, one)
             receipt = yield from receipt_of(one.erasure_id)
-            found.append(result(current, receipt, self._outside.pending(current)))
+            found.append(result(current, receipt, self._outside.steps(current)))
         yield Commit()
         return found
 
@@ -147,7 +183,7 @@ class Shredding:
             LegalHoldError: The customer is under a hold, and ``defer`` was not asked for.
         """
         core = self._core
-        is_held = yield from self._held(token)
+        is_held, lost = (yield from self._held(token)), False
         while True:
             yield Begin("write")
             (row,) = yield from run(Statement(LOCK_CUSTOMER, (token,)))
@@ -168,9 +204,12 @@ class Shredding:
                 yield Rollback()
                 raise held(token)
             tree = core.tree(customer) if customer is not None else None
-            if customer is not None and tree is None and self._outside.names:
+            if customer is not None and tree is None and self._outside.names and not lost:
                 yield Rollback()
-                yield from core.load_tree(customer)
+                try:
+                    yield from core.load_tree(customer)
+                except (CustomerShreddedError, KeyNotFoundError, UnsealError, FormatError):
+                    lost = True  # targets hear of no threads, and the receipt says so; the erasure goes on
                 continue
             (scheduled,) = yield from run(Statement(SCHEDULED_OF, (token,)))
             if scheduled.rows:
@@ -220,7 +259,9 @@ class Shredding:
             record["due_at"] = stamp(core.clock() + (request.grace or timedelta()).total_seconds())
         else:
             record["revoked_at"] = record["requested_at"]
-        retry = yield from self._outside.remember(erasure_id, token, generation, customer_id, tree)
+        retry, unnamed = yield from self._outside.remember(erasure_id, token, generation, customer_id, tree)
+        if unnamed:
+            record["threads_unnamed"] = unnamed
         state = SCHEDULED if waits else erasure.REVOKED
         return (yield from append(core, Erasure(0, erasure_id, token, generation, state, record), retry))
 
@@ -232,6 +273,8 @@ class Shredding:
         moved = customer if customer.state == state else customer._replace(state=erasure.advance(customer.state, state))
         row = self._core.customer_row(moved, name)
         yield from run(changed(self._core, one), Statement(SET_CUSTOMER, row), commit=True)
+        kind = "revoked" if state == erasure.REVOKED else "scheduled"
+        self._core.events.emit(kind, one.customer, erasure=one.erasure_id, due=one.record.get("due_at"))
         if state == erasure.REVOKED:
             self.forget(customer.customer, customer.generation)
         return one
@@ -244,32 +287,40 @@ class Shredding:
 
     # -- the other steps --------------------------------------------------------------------------------------------
 
-    def destroy(self, going: Sequence[Erasure]) -> Plan[list[Erasure]]:
+    def destroy(self, going: Sequence[Erasure]) -> Plan[tuple[list[Erasure], ShredIncompleteError | None]]:
         """Destroys the keys of those that are revoked, in one call to the key service.
 
-        Raises:
-            ShredIncompleteError: The key service failed; the customers stay revoked.
+        Gives those that can go on, and why the others cannot: they stay revoked.
         """
         waiting = [one for one in going if one.state == erasure.REVOKED]
-        done: dict[str, Erasure] = {one.erasure_id: one for one in going}
-        if waiting and self._journal is not None:
-            for one in waiting:
-                dead = Dead(one.customer, one.generation, one.record["revoked_at"])
-                yield from call(partial(self._journal.append, dead))
-        if waiting:
+        ready = [one for one in going if one.state != erasure.REVOKED]
+        if not waiting:
+            return ready, None
+        problem: ShredIncompleteError | None = None
+        try:
+            if self._journal is not None:
+                dead = [Dead(one.customer, one.generation, one.record["revoked_at"]) for one in waiting]
+                yield from call(partial(self._journal.append, *dead))
             try:
-                destructions: list[Destruction] = yield from call(
-                    partial(self._core.keys.destroy, [one.customer for one in waiting])
-                )
-            except KeyServiceError as error:
-                raise ShredIncompleteError(
-                    f"the keys of {len(waiting)} customers could not be destroyed yet ({type(error).__name__}); they "
-                    "are out of use, call resume or shred again",
-                    pending=erasure.remaining(erasure.REVOKED, purge=True),
-                ) from error
-            for one, destruction in zip(waiting, destructions, strict=True):
-                done[one.erasure_id] = yield from self._destroyed(one, destruction)
-        return [done[one.erasure_id] for one in going]
+                destructions = yield from self._destroy_keys(waiting)
+            except LegalHoldError:  # somebody set a hold in the key service since: it protects those it names alone
+                free: list[Erasure] = []
+                for one in waiting:
+                    free += [] if (yield from self._held(one.customer)) else [one]
+                problem = _undestroyed(len(waiting) - len(free), LegalHoldError.__name__)
+                waiting = free
+                destructions = (yield from self._destroy_keys(waiting)) if waiting else []
+        except (KeyServiceError, LegalHoldError, DatabaseUnavailableError, RevocationLogDamagedError) as error:
+            problem = _undestroyed(len(waiting), type(error).__name__)
+            problem.__cause__ = error
+            return ready, problem
+        for one, destruction in zip(waiting, destructions, strict=True):
+            ready.append((yield from self._destroyed(one, destruction)))
+        return ready, problem
+
+    def _destroy_keys(self, waiting: Sequence[Erasure]) -> Plan[list[Destruction]]:
+        found: list[Destruction] = yield from call(partial(self._core.keys.destroy, [one.customer for one in waiting]))
+        return found
 
     def _destroyed(self, one: Erasure, destruction: Destruction) -> Plan[Erasure]:
         fields = plain({**asdict(destruction), "customer": destruction.customer.hex()})
@@ -278,26 +329,36 @@ class Shredding:
         generation = max(one.generation, destruction.generation)
         state = one.state
         if destruction.state == "destroyed":
-            state = erasure.DESTROYED
+            state = erasure.PURGED if record.get("purged_at") else erasure.DESTROYED
             record["destroyed_at"] = destruction.destroyed_at or now(self._core)
-        return (yield from advance(self._core, one._replace(state=state, generation=generation, record=record), state))
+        one = one._replace(state=state, generation=generation, record=record)
+        one = yield from advance(self._core, one, state)
+        if destruction.state == "destroyed":
+            self._core.events.emit("destroyed", one.customer, erasure=one.erasure_id)
+        return one
 
     def _finish_one(self, one: Erasure) -> Plan[list[str]]:
-        """Targets, purge, verification, receipt. Gives the steps that could not be done."""
+        """Targets, purge, verification, receipt. Gives the steps that failed.
+
+        Keys that die at a date are no failure, nor what waits for that: the result says so, and `resume` asks again.
+        """
         one = yield from self._outside.erase(one, REVOKED)
         if one.record["purge"] and not one.record.get("purged_at"):
             one = yield from purge(self._core, one)
+            self._core.events.emit("purged", one.customer, erasure=one.erasure_id)
+        if one.state == COMPLETE:
+            return []
         one = yield from self.verify(one)
-        pending = [] if one.state in (erasure.DESTROYED, erasure.PURGED) else [erasure.DESTROYED]
-        if not pending:
+        gone = one.state in (erasure.DESTROYED, erasure.PURGED)
+        if gone:
             one = yield from self._outside.erase(one, VERIFIED)
-        pending += self._outside.pending(one)
-        yield from proof.issue(self._core, one, tuple(pending))
-        if not pending:
-            yield Begin("write")
-            complete = changed(self._core, one._replace(state=COMPLETE))
-            yield from run(complete, Statement(SET_RETRY, (None, one.erasure_id)), commit=True)
-        return pending
+        if one.state == COMPLETE:
+            return []
+        failed = self._outside.pending(one)
+        one = yield from proof.issue(self._core, one, failed if gone else (erasure.DESTROYED, *failed))
+        self._core.events.emit("verified", one.customer, erasure=one.erasure_id, pending=", ".join(failed) or None)
+        waiting = () if gone else self._outside.waiting(one)
+        return [step for step in failed if step not in waiting]
 
     def verify(self, one: Erasure) -> Plan[Erasure]:
         """Counts again, and asks the key service for the keys: it must say that they are no more.
@@ -326,6 +387,21 @@ class Shredding:
             )
         return (yield from advance(self._core, one._replace(record=record)))
 
+    def _refuse_held(self, tokens: Sequence[bytes]) -> Plan[None]:
+        """Refuses a batch before any of it is put out of use."""
+        for token in tokens if len(tokens) > 1 else ():
+            if (yield from self._held(token)):
+                raise held(token)
+        yield Begin("read")
+        for first in range(0, len(tokens), AT_ONCE):
+            some = tokens[first : first + AT_ONCE]
+            for found in (yield from run(*(Statement(GET_CUSTOMER, (token,)) for token in some))):
+                for row in found.rows:
+                    if erasure.held(self._core.customer(row).held_until, self._core.clock()):
+                        yield Rollback()
+                        raise held(bytes(row[0]))
+        yield Commit()
+
     def _due(self, one: Erasure) -> Plan[bool]:
         return one.record["due_at"] <= now(self._core) and not (yield from self._held(one.customer))
 
@@ -333,17 +409,24 @@ class Shredding:
         return (yield from call(partial(self._core.keys.held, token))) is not None
 
 
+def _undestroyed(customers: int, why: str) -> ShredIncompleteError:
+    return ShredIncompleteError(
+        f"the keys of {customers} customers could not be destroyed yet ({why}); they are out of use, call resume or "
+        "shred again",
+        pending=erasure.remaining(erasure.REVOKED, purge=True),
+    )
+
+
 def held(token: bytes) -> LegalHoldError:
     """The error for a customer under a hold."""
     return LegalHoldError(f"customer {token.hex()} is under a hold: release it first, or defer the erasure")
 
 
-def result(one: Erasure, receipt: str | None, targets: tuple[str, ...]) -> ShredResult:
+def result(one: Erasure, receipt: str | None, steps: tuple[str, ...]) -> ShredResult:
     """What a caller is told of an erasure."""
     record, state = one.record, one.state
     if state == COMPLETE:
         state = erasure.PURGED if record["purge"] else erasure.DESTROYED
-    steps = () if state in (SCHEDULED, CANCELLED) else erasure.remaining(state, purge=record["purge"])
     return ShredResult(
         erasure_id=one.erasure_id,
         customer=one.customer.hex(),
@@ -361,5 +444,5 @@ def result(one: Erasure, receipt: str | None, targets: tuple[str, ...]) -> Shred
         destruction=record.get("destruction", {}),
         targets=record.get("targets", {}),
         receipt=receipt,
-        pending=() if one.state in (COMPLETE, CANCELLED) else (*steps, *targets),
+        pending=steps,
     )

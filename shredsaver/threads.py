@@ -203,11 +203,13 @@ def introduce(core: Core, ref: Ref) -> Plan[None]:
         return
     name = core.seal(tree, CUSTOMER_NAME, (token, record.generation), 0, 0, customer_id.encode("utf-8"))
     yield Begin("write")
-    yield from run(
+    added, _ = yield from run(
         Statement(ADD_CUSTOMER, core.customer_row(customer, name)),
         Statement(ADD_COUNTER, (token, record.generation, 0, FIRST_NUMBER)),
         commit=True,
     )
+    if added.changed:
+        core.events.emit("created", token)
 
 
 def allot(core: Core, ref: Ref, customer: Customer, tree: KeyTree, old: Place | None) -> Plan[None]:

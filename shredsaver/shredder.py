@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +21,7 @@ from shredsaver.db.base import Database
 from shredsaver.db.opening import open_database
 from shredsaver.db.setup import set_up
 from shredsaver.errors import ConfigurationError, RevocationLogDamagedError
+from shredsaver.events import Event, Events, WatchedDatabase
 from shredsaver.exporting import Exporter
 from shredsaver.guarding import GuardedKeys
 from shredsaver.journal import Journal
@@ -75,6 +76,7 @@ class Shredder(Operations):
         targets: Sequence[ErasureTarget] = (),
         serde: SerializerProtocol | None = None,
         journal: str | os.PathLike[str] | None = None,
+        on_event: Callable[[Event], None] | None = None,
         auto_setup: bool = True,
     ) -> Self:
         """Opens a database with its keys.
@@ -96,6 +98,7 @@ class Shredder(Operations):
             serde: The serializer of payloads; LangGraph's own without one.
             journal: A file outside database and key store that also keeps who was shredded, so that restoring both
                 brings nobody back. Recommended.
+            on_event: Called with each `Event`, on the thread where it happened; it must be quick.
             auto_setup: Create missing tables. Without it they must be there and current.
 
         Raises:
@@ -116,6 +119,7 @@ class Shredder(Operations):
             targets=checked(targets),
             serde=serde,
             journal=journal,
+            on_event=on_event,
             auto_setup=auto_setup,
         )
         try:
@@ -196,7 +200,8 @@ class Started:
             bound = opened.run(partial(set_up, opened.location, auto_setup=options["auto_setup"]))
             service = open_key_service(keys, create=not bound.in_use)
             guarded = GuardedKeys(service, opened)
-            self.core = Core(opened, guarded)
+            events = Events(options["on_event"])
+            self.core = Core(WatchedDatabase(opened, events), guarded, events=events)
             opened.run(partial(bound.check, self.core.deployment))
             if guarded.fingerprint() is None:
                 guarded.adopt()
@@ -210,11 +215,11 @@ class Started:
         self.outside = Outside(self.core, options["targets"])
         path = options["journal"]
         journal = None if path is None else Journal(path, self.core.secrets.log_key)
-        self.shredding = Shredding(self.core, memory, vectors, self.outside, journal)
+        self.shredding = Shredding(self.core, guarded, memory, vectors, self.outside, journal)
         self.restoring = Restoring(self.core, guarded, self.shredding, journal)
         self.guarded = guarded
         self.restraint = Restraint(self.core)
-        self.administration = Administration(self.core)
+        self.administration = Administration(self.core, self.outside)
         self.auditor = Auditor(self.core, self.administration)
         self.saver = ShredSaver(self.core, resolver, memory=memory, serde=options["serde"])
         self.saver.shredder = shredder
@@ -228,9 +233,15 @@ class Started:
         )
         self.store.shredder = shredder
         self.exporter = Exporter(self.core, self.saver, options["templates"])
-        self.reconciliation = self.reconcile(confirm=False)
-        if not self.reconciliation.forked:
-            opened.run(self.shredding.resume_due)
+        try:
+            self.reconciliation = self.reconcile(confirm=False)
+            if not self.reconciliation.forked and not self.reconciliation.shut:
+                opened.run(self.shredding.resume_due)
+        except BaseException:
+            opened.close()
+            if isinstance(keys, str):
+                service.close()
+            raise
 
     def reconcile(self, *, confirm: bool, sources: Sequence[Dead] = ()) -> Reconciliation:
         """Compares the records of revocations; where they do not verify, nothing is served. Blocks."""

@@ -216,6 +216,8 @@ def open_key_service(keys: str | KeyService, *, create: bool = True) -> KeyServi
         KeyNotFoundError: The key store does not exist and ``create`` is false.
     """
     if not isinstance(keys, str):
+        if not callable(getattr(keys, "deployment", None)):
+            raise ConfigurationError(f"keys= must be a key URI or a key service, not {type(keys).__name__}")
         return keys
     scheme, colon, _ = keys.partition(":")
     scheme = scheme.lower()

@@ -17,6 +17,7 @@ from shredsaver.customers import TOKEN_BYTES
 from shredsaver.errors import FormatError, PayloadError, UnsealError
 from shredsaver.keytree import KeyTree
 from shredsaver.namespaces import Namespace
+from shredsaver.records import unpack
 from shredsaver.sealing import ITEM, NAMESPACE
 
 SCOPE: Final = 1
@@ -92,13 +93,15 @@ def label_tokens(tree: KeyTree, template: str, labels: Sequence[str]) -> bytes:
     key = tree.derive(0, _LABELS)
     tokens = b""
     for label in labels:
-        tokens += hmac.digest(key, msgpack.packb([template, tokens, label]), hashlib.sha256)[:TOKEN_BYTES]
+        tokens += hmac.digest(
+            key, msgpack.packb([template, tokens, label], unicode_errors="surrogatepass"), hashlib.sha256
+        )[:TOKEN_BYTES]
     return tokens
 
 
 def key_token(tree: KeyTree, template: str, labels: bytes, key: str) -> bytes:
     """The token of an item's key within its namespace, under the key of scope 0, number 2."""
-    message = msgpack.packb([template, labels, key])
+    message = msgpack.packb([template, labels, key], unicode_errors="surrogatepass")
     return hmac.digest(tree.derive(0, _KEYS), message, hashlib.sha256)[:TOKEN_BYTES]
 
 
@@ -143,7 +146,7 @@ def open_item(core: Core, owner: Owner, row: ItemRow) -> Content:
         UnsealError: It is not this row's, or its vectors were taken away.
     """
     sealed = core.unseal(owner.tree, ITEM, owner.pair, row.scope, row.number, row.sealed, row.where, *row.columns)
-    match msgpack.unpackb(sealed, unicode_errors="surrogatepass"):
+    match unpack(sealed):
         case [str() | None as label, [*labels], str() as key, str() as value, int() as vectors]:
             if (vectors > 0) != (row.vectors is not None):
                 raise UnsealError(
@@ -158,7 +161,7 @@ def open_namespace(core: Core, owner: Owner, row: Sequence[Any]) -> tuple[str | 
     template, labels, scope, number, sealed = row
     where = ("namespaces", owner.customer, template, labels)
     opened = core.unseal(owner.tree, NAMESPACE, owner.pair, scope, number, sealed, where, template, labels)
-    match msgpack.unpackb(opened, unicode_errors="surrogatepass"):
+    match unpack(opened):
         case [str() | None as label, [*names]]:
             return label, tuple(names)
     raise FormatError("a namespace's record opens to something that is no namespace")

@@ -34,7 +34,7 @@ def unpack_checkpoint(data: bytes) -> CheckpointRecord:
     Raises:
         FormatError: It is anything else.
     """
-    match _unpack(data):
+    match unpack(data):
         case [str() as tag, bytes() as checkpoint, str() as metadata_tag, bytes() as metadata, manifest]:
             return CheckpointRecord((tag, checkpoint), (metadata_tag, metadata), unpack_manifest(manifest))
     raise FormatError("a checkpoint record opens to something that is no checkpoint")
@@ -52,11 +52,16 @@ def unpack_write(data: bytes) -> Entry:
     Raises:
         FormatError: It is anything else.
     """
-    return unpack_manifest({"": _unpack(data)})[""]
+    return unpack_manifest({"": unpack(data)})[""]
 
 
-def _unpack(data: bytes) -> Any:
+def unpack(data: bytes) -> Any:
+    """Decodes the msgpack inside a record; text may hold lone surrogates.
+
+    Raises:
+        FormatError: It is none.
+    """
     try:
-        return msgpack.unpackb(data)
+        return msgpack.unpackb(data, unicode_errors="surrogatepass")
     except ValueError:  # every error of msgpack's about malformed or oversized input is one
         raise FormatError("a record opens to bytes that are no msgpack") from None

@@ -12,6 +12,7 @@ import msgpack
 from shredsaver.core import Core
 from shredsaver.errors import FormatError, MissingDependencyError, PayloadError
 from shredsaver.items import ItemRow, Owner
+from shredsaver.records import unpack
 from shredsaver.sealing import ITEM
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def pack_vectors(vectors: Sequence[Sequence[float]], dims: int) -> bytes:
 def open_vectors(core: Core, owner: Owner, row: ItemRow, sealed: bytes) -> Matrix:
     """Opens an item's vectors: a matrix of one row a vector. They have the number behind the item's."""
     packed = core.unseal(owner.tree, ITEM, owner.pair, row.scope, row.number + 1, sealed, row.where, *row.columns)
-    match msgpack.unpackb(packed):
+    match unpack(packed):
         case [int() as count, int() as dims, bytes() as data] if count > 0 and len(data) == 4 * count * dims:
             matrix: Matrix = numpy().frombuffer(data, dtype="<f4").reshape(count, dims)
             return matrix

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
+from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shredsaver import erasure
@@ -49,6 +49,8 @@ _CONDITIONS: Final = {
 }
 _AFTER: Final = "(k.checkpoint_id < ? OR (k.checkpoint_id = ? AND (k.thread > ? OR (k.thread = ? AND k.ns > ?))))"
 _CHAIN_PAGE: Final = 64
+_FIRST_PAGE: Final = 8
+_LARGEST_PAGE: Final = 64
 GET_CHAIN: Final = sql(
     "WITH RECURSIVE chain (checkpoint_id, parent_id, depth) AS ("
     "SELECT a.checkpoint_id, a.parent_id, 0 FROM checkpoints a WHERE a.thread = ? AND a.ns = ? AND a.checkpoint_id = ? "
@@ -257,3 +259,29 @@ class Lister:
                 page.append((yield from self._reader.load(opener, found.place, ref.thread_id, row, rows_, channels)))
             yield Commit()
             return page
+
+
+class Walk:
+    """Where a listing stands between two pages."""
+
+    def __init__(self, query: Query, limit: int | None) -> None:
+        self.query = query
+        self.after: Cursor | None = None
+        self._left = limit
+        self._size = _FIRST_PAGE
+        self.done = limit is not None and limit <= 0
+
+    @property
+    def size(self) -> int:
+        """Rows to look at for the next page."""
+        return self._size if self._left is None else min(self._size, max(self._left, 1))
+
+    def take(self, page: tuple[list[CheckpointTuple], Cursor | None]) -> list[CheckpointTuple]:
+        """What to give of a page."""
+        found, self.after = page
+        found = found[: self._left]
+        if self._left is not None:
+            self._left -= len(found)
+        self._size = min(2 * self._size, _LARGEST_PAGE)
+        self.done = self.after is None or self._left == 0
+        return found

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from shredsaver.fingerprints import Print
 from shredsaver.parts import Entry, Value
 
 MAX_BYTES: Final = 64 * 1024 * 1024
@@ -54,17 +55,27 @@ class ThreadMemory:
     def __init__(self, place: Place) -> None:
         self.place = place
         self.values: dict[tuple[str, str], Value] = {}
+        self.prints: dict[tuple[str, str], Print] = {}
         self.manifests: OrderedDict[tuple[str, str], Mapping[str, Known]] = OrderedDict()
         self.elements: OrderedDict[bytes, int] = OrderedDict()
         self.runs: set[bytes] = set()
         self.size = 1024
         """About how many bytes it holds."""
 
-    def add_value(self, ns: str, channel: str, value: Value) -> None:
-        """Remembers a channel's latest value."""
-        before = self.values.get((ns, channel))
-        self.values[ns, channel] = value
+    def add_value(self, ns: str, channel: str, value: Value, taken: Print | None) -> None:
+        """Remembers a channel's latest value, with its print if it has one."""
+        key = (ns, channel)
+        before, old = self.values.get(key), self.prints.get(key)
+        self.values[key] = value
         self.size += len(value.data) - (len(before.data) if before else 0)
+        if taken is None and old is not None and old.data == value.data:
+            return
+        if old is not None:
+            self.size -= len(self.prints.pop(key).packed)
+        if taken is not None:
+            # One copy of the bytes for both.
+            self.prints[key] = taken if taken.data is value.data else taken._replace(data=value.data)
+            self.size += len(taken.packed)
 
     def add_element(self, element: bytes, number: int) -> None:
         """Remembers a part by its content."""
@@ -118,15 +129,16 @@ class Memory:
         *,
         ns: str,
         values: Mapping[str, Value],
+        prints: Mapping[str, Print] | None = None,
         manifest: tuple[str, Mapping[str, Known]] | None = None,
         elements: Mapping[bytes, int] | None = None,
         run: bytes | None = None,
     ) -> None:
-        """Adds what was committed or read: values by channel, a checkpoint's manifest, parts of pending writes."""
+        """Adds what was committed or read: values by channel with their prints, a checkpoint's manifest, parts."""
         with self._lock:
             found = self._at(place)
             for channel, value in values.items():
-                found.add_value(ns, channel, value)
+                found.add_value(ns, channel, value, prints.get(channel) if prints else None)
             if manifest is not None:
                 found.manifests[ns, manifest[0]] = manifest[1]
                 if len(found.manifests) > _MANIFESTS:

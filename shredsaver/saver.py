@@ -25,9 +25,10 @@ from shredsaver.core import Core
 from shredsaver.customers import CustomerResolver, in_runtime
 from shredsaver.db.base import Plan, call
 from shredsaver.errors import ConfigurationError
-from shredsaver.listing import Cursor, Lister, Page, Query
+from shredsaver.listing import Cursor, Lister, Page, Query, Walk
 from shredsaver.memory import Memory
-from shredsaver.reading import Loaded, Reader, known_channels
+from shredsaver.reading import Reader
+from shredsaver.reviving import Reviver, config_of, listed
 from shredsaver.threads import Ref
 from shredsaver.upkeep import STRATEGIES, Upkeep
 from shredsaver.writing import NewCheckpoint, NewWrite, Writer
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from shredsaver.shredder import Shredder
 
 _SOURCES: Final = frozenset({"input", "loop", "update", "fork"})
-_FIRST_PAGE: Final = 8
-_LARGEST_PAGE: Final = 64
 list_ = list  # inside the class, `list` is the method
 
 
@@ -62,6 +61,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         *,
         memory: Memory | None = None,
         serde: SerializerProtocol | None = None,
+        fingerprints: bool = True,
     ) -> None:
         super().__init__(serde=serde)
         # `with_allowlist` copies this object shallowly on every run: all state is in objects that the copies share.
@@ -69,7 +69,8 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         self._resolver = resolver
         memory = memory or Memory()
         self._memory = memory
-        self._writer = Writer(core, memory, resolver)
+        self._reviver = Reviver(memory, fingerprints=fingerprints)
+        self._writer = Writer(core, memory, resolver, fingerprints=fingerprints)
         self._reader = Reader(core, memory, resolver)
         self._lister = Lister(self._reader)
         self._upkeep = Upkeep(core, memory)
@@ -135,7 +136,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
             before: Only checkpoints with smaller ids than this config's.
             limit: The most to give.
         """
-        walk = _Walk(self._query(config, filter, before), limit)
+        walk = Walk(self._query(config, filter, before), limit)
         while not walk.done:
             yield from walk.take(self._core.database.run(partial(self._page, walk.query, walk.after, walk.size)))
 
@@ -148,7 +149,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
-        walk = _Walk(self._query(config, filter, before), limit)
+        walk = Walk(self._query(config, filter, before), limit)
         while not walk.done:
             page = await self._core.database.arun(partial(self._page, walk.query, walk.after, walk.size))
             for found in walk.take(page):
@@ -184,7 +185,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         """
         ref, new = self._new_checkpoint(config, checkpoint, metadata, new_versions)
         self._core.database.run(partial(self._writer.put, ref, new, self.serde))
-        return _config(ref.thread_id, new.ns, new.checkpoint_id)
+        return config_of(ref.thread_id, new.ns, new.checkpoint_id)
 
     async def aput(
         self,
@@ -196,7 +197,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         """As `put`."""
         ref, new = self._new_checkpoint(config, checkpoint, metadata, new_versions)
         await self._core.database.arun(partial(self._writer.put, ref, new, self.serde))
-        return _config(ref.thread_id, new.ns, new.checkpoint_id)
+        return config_of(ref.thread_id, new.ns, new.checkpoint_id)
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -278,18 +279,13 @@ class ShredSaver(BaseCheckpointSaver[Any]):
             return None
         place, loaded = got
 
-        def revive() -> CheckpointTuple:
-            manifest = known_channels(self.serde, loaded.record)
-            self._memory.remember(place, ns=ns, values=loaded.values, manifest=(loaded.row.checkpoint_id, manifest))
-            return self._tuple(loaded, self.serde.loads_typed(loaded.record.metadata))
-
-        return (yield from call(revive))
+        return (yield from call(partial(self._reviver.resumed, self.serde, place, loaded)))
 
     def _page(
         self, query: Query, after: Cursor | None, size: int
     ) -> Plan[tuple[list_[CheckpointTuple], Cursor | None]]:
         page: Page = yield from self._lister.page(query, self.serde, size, after)
-        return (yield from call(lambda: [self._tuple(*found) for found in page.found])), page.after
+        return (yield from call(lambda: [listed(self.serde, *found) for found in page.found])), page.after
 
     def _history(self, config: RunnableConfig, channels: Sequence[str]) -> Plan[Mapping[str, DeltaChannelHistory]]:
         if not channels:
@@ -308,11 +304,17 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         if not new:
             return None
         ref = self._ref(config)
-        ns, checkpoint_id = config["configurable"].get("checkpoint_ns") or "", config["configurable"]["checkpoint_id"]
+        ns, checkpoint_id = (
+            config["configurable"].get("checkpoint_ns") or "",
+            config["configurable"].get("checkpoint_id"),
+        )
+        if not checkpoint_id:
+            raise ConfigurationError('pending writes belong to a checkpoint: give configurable["checkpoint_id"]')
         task = (str(task_id), str(task_path))
         return partial(self._writer.put_writes, ref, ns, str(checkpoint_id), task, list_(new.values()), self.serde)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Plan[None]:
+        _refuse_text(run_ids, "run_ids")
         for run_id in run_ids:
             token = self._core.token("run", str(run_id))
             for thread in (yield from self._upkeep.threads_of(token)):
@@ -327,6 +329,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
     def _prune(self, thread_ids: Sequence[str], strategy: str) -> Iterator[Callable[[], Plan[None]]]:
         if strategy not in STRATEGIES:
             raise ConfigurationError(f"there is no pruning strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
+        _refuse_text(thread_ids, "thread_ids")
         for thread_id in thread_ids:
             ref = self._thread(thread_id)
             if strategy == "keep_latest":
@@ -398,54 +401,16 @@ class ShredSaver(BaseCheckpointSaver[Any]):
             wanted=wanted or {},
         )
 
-    def _tuple(self, loaded: Loaded, metadata: Any) -> CheckpointTuple:
-        loads, row = self.serde.loads_typed, loaded.row
-        checkpoint = loads(loaded.record.checkpoint)
-        checkpoint["channel_values"] = {
-            channel: loads((value.tag, value.data)) for channel, value in loaded.values.items()
-        }
-        return CheckpointTuple(
-            config=_config(loaded.thread_id, row.ns, row.checkpoint_id),
-            checkpoint=checkpoint,
-            metadata=metadata,
-            parent_config=_config(loaded.thread_id, row.ns, row.parent_id) if row.parent_id else None,
-            pending_writes=[(write.task_id, write.channel, loads(write.value)) for write in loaded.writes],
-        )
-
-
-class _Walk:
-    """Where a listing stands between two pages."""
-
-    def __init__(self, query: Query, limit: int | None) -> None:
-        self.query = query
-        self.after: Cursor | None = None
-        self._left = limit
-        self._size = _FIRST_PAGE
-        self.done = limit is not None and limit <= 0
-
-    @property
-    def size(self) -> int:
-        """Rows to look at for the next page."""
-        return self._size if self._left is None else min(self._size, max(self._left, 1))
-
-    def take(self, page: tuple[list_[CheckpointTuple], Cursor | None]) -> list_[CheckpointTuple]:
-        """What to give of a page."""
-        found, self.after = page
-        found = found[: self._left]
-        if self._left is not None:
-            self._left -= len(found)
-        self._size = min(2 * self._size, _LARGEST_PAGE)
-        self.done = self.after is None or self._left == 0
-        return found
-
 
 def _snapshot(value: Any) -> Any:
     """A copy of the outermost container, since nodes may change it while it is being saved."""
     return value.copy() if type(value) in (list_, dict) else value
 
 
-def _config(thread_id: str, ns: str, checkpoint_id: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
+def _refuse_text(ids: object, what: str) -> None:
+    """One id is a sequence of letters, each of which would be taken for an id."""
+    if isinstance(ids, str):
+        raise ConfigurationError(f"{what} must be a list of ids, not one id")
 
 
 def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:

@@ -13,10 +13,12 @@ from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from shredsaver import sealing
 from shredsaver.core import SHARE_CUSTOMER, Core
 from shredsaver.customers import CustomerResolver
-from shredsaver.db.base import Begin, Plan, Rollback, Statement, call, run, sql
+from shredsaver.db.base import Begin, Plan, Rollback, Statement, T, call, run, sql
 from shredsaver.errors import DatabaseUnavailableError, PayloadError
+from shredsaver.fingerprints import Print, applies, dump
 from shredsaver.keytree import KeyPuncturedError, KeyTree
 from shredsaver.memory import Known, Memory, Place, ThreadMemory
 from shredsaver.parts import Value, split
@@ -93,36 +95,49 @@ def serialise(serde: SerializerProtocol, value: Any, what: str) -> Typed:
     """The serializer's tag and bytes of a value.
 
     Raises:
+        PayloadError: As `attempt`, or it is above the limit: said before anything is written.
+    """
+    tag, data = attempt(partial(serde.dumps_typed, value), value, what)
+    if len(data) > sealing.MAX_PLAINTEXT:
+        raise PayloadError(f"{what} has {len(data)} bytes, above the limit of {sealing.MAX_PLAINTEXT}: split it")
+    return tag, bytes(data)
+
+
+def attempt(function: Callable[[], T], value: Any, what: str) -> T:
+    """Calls what serialises a value.
+
+    Raises:
         PayloadError: The serializer cannot take it. Its own error is not chained: it may quote the value.
     """
     try:
-        tag, data = serde.dumps_typed(value)
+        return function()
     except Exception as error:  # noqa: BLE001 -- a serializer may raise anything
         raise PayloadError(
             f"{what} cannot be serialised: a {type(value).__name__} raised {type(error).__name__}. Keep plain data, "
             "messages, dataclasses or pydantic models in the state, or give a serializer that knows the type"
         ) from None
-    return tag, bytes(data)
 
 
 class Writer:
     """The plans that write to threads. Holds what they share; one for each deployment."""
 
-    def __init__(self, core: Core, memory: Memory, resolver: CustomerResolver) -> None:
+    def __init__(self, core: Core, memory: Memory, resolver: CustomerResolver, *, fingerprints: bool = True) -> None:
         self.core = core
         self.memory = memory
         self.resolver = resolver
+        self.fingerprints = fingerprints
 
     def put(self, ref: Ref, new: NewCheckpoint, serde: SerializerProtocol) -> Plan[None]:
         """Stores a checkpoint; one with the same id is replaced."""
-        checkpoint, metadata, typed = yield from call(partial(_serialised, new, serde))
+        prints: dict[str, Print] = {}
+        checkpoint, metadata, typed = yield from call(partial(self._serialised, ref, new, serde, prints))
         for _ in range(ATTEMPTS):
             place, tree = yield from self._stand(ref)
             inherited = yield from self._inherit(ref, new, typed, serde)
             pack = partial(self._seal_checkpoint, place, tree, new, (checkpoint, metadata, typed, inherited))
             sealed = yield from call(partial(_numbered, place, tree, pack))
             if (yield from self._commit(ref, place, tree, sealed, uses_delta=new.uses_delta)):
-                self._remember(new.ns, sealed, new.run)
+                self._remember(new.ns, sealed, new.run, prints)
                 return
         raise _contended(ref)
 
@@ -144,11 +159,32 @@ class Writer:
             pack = partial(self._seal_writes, place, tree, (ns, checkpoint_id, *task), typed)
             sealed = yield from call(partial(_numbered, place, tree, pack))
             if (yield from self._commit(ref, place, tree, sealed, uses_delta=False)):
-                self._remember(ns, sealed, None)
+                self._remember(ns, sealed)
                 return
         raise _contended(ref)
 
     # -- steps ------------------------------------------------------------------------------------------------------
+
+    def _serialised(
+        self, ref: Ref, new: NewCheckpoint, serde: SerializerProtocol, prints: dict[str, Print]
+    ) -> tuple[Typed, Typed, dict[str, Typed]]:
+        """The checkpoint, its metadata and the changed values, serialised; fills ``prints`` by channel."""
+        known = self.memory.get(ref.thread)
+        printed = self.fingerprints and applies(serde)
+        typed: dict[str, Typed] = {}
+        for channel, value in new.values.items():
+            if channel not in new.changed and new.parent_id:
+                continue
+            what = f"the value of channel {channel!r}"
+            if printed and type(value) is list:
+                before = known.prints.get((new.ns, channel)) if known is not None else None
+                typed[channel], taken = attempt(partial(dump, serde, value, before), value, what)
+                if taken is not None:
+                    prints[channel] = taken
+            else:
+                typed[channel] = serialise(serde, value, what)
+        checkpoint = serialise(serde, new.checkpoint, "the checkpoint")
+        return checkpoint, serialise(serde, new.metadata, "the checkpoint's metadata"), typed
 
     def _stand(self, ref: Ref) -> Plan[tuple[Place, KeyTree]]:
         """Where the thread stands, from memory if it is known there: the transaction checks it anyway."""
@@ -293,25 +329,18 @@ class Writer:
         yield from run(*sealed.statements, commit=True)
         return True
 
-    def _remember(self, ns: str, sealed: Sealed, run_token: bytes | None) -> None:
+    def _remember(
+        self, ns: str, sealed: Sealed, run_token: bytes = b"", prints: Mapping[str, Print] | None = None
+    ) -> None:
         self.memory.remember(
             sealed.place,
             ns=ns,
             values=sealed.values,
+            prints=prints,
             manifest=sealed.manifest,
             elements=sealed.elements,
             run=run_token or None,
         )
-
-
-def _serialised(new: NewCheckpoint, serde: SerializerProtocol) -> tuple[Typed, Typed, dict[str, Typed]]:
-    typed = {
-        channel: serialise(serde, value, f"the value of channel {channel!r}")
-        for channel, value in new.values.items()
-        if channel in new.changed or not new.parent_id
-    }
-    checkpoint = serialise(serde, new.checkpoint, "the checkpoint")
-    return checkpoint, serialise(serde, new.metadata, "the checkpoint's metadata"), typed
 
 
 def _numbered(place: Place, tree: KeyTree, pack: Callable[[tuple[int, int]], Sealed]) -> Sealed:

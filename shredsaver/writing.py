@@ -95,12 +95,21 @@ def serialise(serde: SerializerProtocol, value: Any, what: str) -> Typed:
     """The serializer's tag and bytes of a value.
 
     Raises:
-        PayloadError: As `attempt`, or it is above the limit: said before anything is written.
+        PayloadError: As `attempt`, or it is above the limit.
     """
     tag, data = attempt(partial(serde.dumps_typed, value), value, what)
+    check_size(data, what)
+    return tag, bytes(data)
+
+
+def check_size(data: bytes, what: str) -> None:
+    """Refuses a value above the limit before anything is written.
+
+    Raises:
+        PayloadError: It is.
+    """
     if len(data) > sealing.MAX_PLAINTEXT:
         raise PayloadError(f"{what} has {len(data)} bytes, above the limit of {sealing.MAX_PLAINTEXT}: split it")
-    return tag, bytes(data)
 
 
 def attempt(function: Callable[[], T], value: Any, what: str) -> T:
@@ -179,6 +188,7 @@ class Writer:
             if printed and type(value) is list:
                 before = known.prints.get((new.ns, channel)) if known is not None else None
                 typed[channel], taken = attempt(partial(dump, serde, value, before), value, what)
+                check_size(typed[channel][1], what)
                 if taken is not None:
                     prints[channel] = taken
             else:

@@ -95,12 +95,14 @@ class Destroyer:
         return Death("destroyed", "no root was ever made", text(self._now()))
 
     def _disarm(self, root: Doomed) -> bool:
-        """Deletes the material; false where KMS knows no such key."""
+        """Deletes the material; false where that is over: KMS knows no such key, or another host has proven its end."""
         try:
             state = self._calls.describe(root.arn).state
         except KmsKeyMissingError:
             return False
         if state == "PendingDeletion":
+            if _proven(self._registry.of(root.arn)):
+                return False
             # Somebody scheduled it. Only a key that is not pending deletion shows whether it still has its material.
             self._calls.cancel_deletion(root.arn)
         # An older copy of the key store learns from this tag that it is old.
@@ -116,6 +118,10 @@ class Destroyer:
         started = self._calls.clock()
         since: float | None = None
         while True:
+            # What another host has proven meanwhile it may have scheduled for deletion, too, and then it shows no more.
+            doomed = [root for root in doomed if not _proven(self._registry.of(root.arn))]
+            if not doomed:
+                return
             dead = all(self._looks_dead(root) for root in doomed)
             now = self._calls.clock()
             if not dead:

@@ -53,7 +53,7 @@ _STEP: Final = sql(
     "UPDATE key_kms SET state = ?, arn = ?, token_until = ? WHERE nonce = ? AND state = ? RETURNING nonce"
 )
 _STATE: Final = sql("UPDATE key_kms SET state = ? WHERE nonce = ?")
-_PROVEN: Final = sql("UPDATE key_kms SET state = 5, proven_at = ? WHERE arn = ?")
+_PROVEN: Final = sql("UPDATE key_kms SET state = 5, proven_at = ? WHERE arn = ? AND proven_at = ''")
 _CLEARED: Final = sql("UPDATE key_kms SET state = 6, deletion_at = ? WHERE arn = ?")
 _SCHEDULED: Final = sql("UPDATE key_kms SET deletion_at = ?, cancelled = cancelled + ? WHERE arn = ?")
 _OF_ARN: Final = sql(f"SELECT {_COLUMNS} FROM key_kms WHERE arn = ?")

@@ -45,7 +45,7 @@ class World:
         self.calls = connect()
         self.opened: list[AwsKeyService] = []
 
-    def open(self, store: Path | None = None, **options: Any) -> AwsKeyService:
+    def open(self, store: Path | str | None = None, **options: Any) -> AwsKeyService:
         """Opens the key store, or a copy of it."""
         arguments = {**FAST, "calls": self.calls, **options}
         if options.get("slot") == "customer":

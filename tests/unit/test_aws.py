@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from shredsaver.db.base import Sql
 from shredsaver.errors import (
     ConfigurationError,
     CustomerShreddedError,
@@ -24,9 +26,11 @@ from shredsaver.errors import (
 from shredsaver.kms import open_key_service
 from shredsaver.kms.aws import AwsKeyService
 from shredsaver.kms.aws_calls import KmsCalls
+from shredsaver.kms.aws_registry import USED
 from tests.fakes.kms_server import KmsServer
 from tests.fakes.test_kms_server import client_for
 from tests.support.aws import World, secret, token
+from tests.support.backends import PostgresServer
 
 DAY = 86_400.0
 
@@ -211,6 +215,76 @@ def test_rotation_while_others_create(world: World, service: AwsKeyService) -> N
     world.assert_no_orphans()
 
 
+def test_two_hosts_on_postgres(world: World, postgres: PostgresServer) -> None:
+    database = postgres.database()
+    options = {"slots": 3, "settle": 5.0, "lease": 20.0}
+    hosts = [world.open(database.url, **options), world.open(database.url, calls=KmsCalls(), **options)]
+    for number in range(12):
+        hosts[number % 2].create(token(number), secret(number))
+    for host in hosts:
+        read(host, *range(12))  # every root is cached on both
+    acts: list[Any] = [
+        *(
+            lambda start=start: [hosts[start % 2].create(token(n), secret(n)) for n in range(start, start + 8)]
+            for start in (100, 201, 300)
+        ),
+        hosts[0].rotate,
+        lambda: hosts[0].destroy([token(0), token(1)]),
+        lambda: hosts[1].destroy([token(2)]),
+    ]
+    threads = [threading.Thread(target=act) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    left = [*range(3, 12), *range(100, 108), *range(201, 209), *range(300, 308)]
+    for host in (*hosts, world.open(database.url, **options)):
+        read(host, *left)
+        for number in (0, 1, 2):
+            with pytest.raises(CustomerShreddedError):
+                host.load(token(number), 1)
+            assert host.destroy([token(number)])[0].state == "destroyed"
+    report = hosts[1].verify()
+    assert report.problems == ()
+    assert (report.customers, report.slots, report.tombstones) == (len(left), 4, 3)
+    used = {key.arn for key in hosts[0]._aws.registry.all() if key.state == USED}
+    assert {key.arn for key in world.kms.live_keys().values()} == used
+    assert len(used) == 4
+    world.close()
+    database.drop()
+
+
+def test_two_hosts_see_the_same_root_off(world: World) -> None:
+    """The first takes longer than its claim lasts, so a second one takes the work over and is done before it."""
+    first = world.open(lease=0.1, window=2.0)
+    for number in range(4):
+        first.create(token(number), secret(number))
+    second = world.open(calls=KmsCalls(), lease=0.1, window=0.1)
+    resumed = threading.Thread(target=lambda: (threading.Event().wait(0.3), second.resume()))
+    world.kms.faults.hook("DeleteImportedKeyMaterial", resumed.start, when="after")
+    started = time.monotonic()
+    assert first.destroy([token(0)])[0].state == "destroyed"
+    resumed.join()
+    assert time.monotonic() - started < 60
+    assert second.destroy([token(0)])[0].state == "destroyed"
+    read(first, 1, 2, 3)
+    first.resume()
+    world.assert_no_orphans()
+
+
+def test_standbys_that_may_be_behind(world: World, service: AwsKeyService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What PostgreSQL answers is put in its mouth: the tests' server has no standby."""
+    monkeypatch.setattr("shredsaver.kms.aws._STANDBYS", Sql("SELECT 2", "SELECT 2::bigint"))
+    arn, _ = world.root_of(0)
+    with pytest.raises(KeyServiceUnavailableError, match="2 asynchronous standbys") as caught:
+        service.destroy([token(0)])
+    assert not caught.value.retryable
+    with pytest.raises(CustomerShreddedError):
+        service.load(token(0), 1)
+    assert world.kms.keys[arn.rsplit("/", 1)[1]].latest.state == "Enabled"  # the old root lives until copies agree
+    assert world.open(single_copy=True).destroy([token(0)])[0].state == "destroyed"
+
+
 def test_a_hundred_at_once_share_epochs(world: World) -> None:
     service = world.open(slots=4)
     for number in range(110):
@@ -249,31 +323,31 @@ class Time:
 
 
 def test_one_unwrap_for_a_thousand_loads(world: World) -> None:
-    time = Time()
-    service = world.open(calls=KmsCalls(clock=time, sleep=time.sleep))
+    moved = Time()
+    service = world.open(calls=KmsCalls(clock=moved, sleep=moved.sleep))
     service.create(token(0), secret(0))
     service.close()
-    service = world.open(calls=KmsCalls(clock=time, sleep=time.sleep))
+    service = world.open(calls=KmsCalls(clock=moved, sleep=moved.sleep))
     service.deployment()
     world.kms.calls.clear()
     for _ in range(1000):
         read(service, 0)
-        time.now += 0.05
+        moved.now += 0.05
     assert Counter(name for name, _ in world.kms.calls) == {"Decrypt": 1}
-    time.now += 61
+    moved.now += 61
     read(service, 0)
     assert world.kms.count("Decrypt") == 2
 
 
 def test_outage_is_survived_for_a_bounded_time(world: World) -> None:
-    time = Time()
-    service = world.open(calls=KmsCalls(clock=time, sleep=time.sleep), outage=200.0)
+    moved = Time()
+    service = world.open(calls=KmsCalls(clock=moved, sleep=moved.sleep), outage=200.0)
     service.create(token(0), secret(0))
     world.kms.faults.expire_credentials()
     read(service, 0)
-    time.now += 100
+    moved.now += 100
     read(service, 0)
-    time.now += 150
+    moved.now += 150
     for _ in range(2):
         with pytest.raises(KeyServiceUnavailableError) as caught:
             read(service, 0)
@@ -288,10 +362,10 @@ def test_outage_is_survived_for_a_bounded_time(world: World) -> None:
 
 
 def test_denial_ends_the_cache_at_once(world: World) -> None:
-    time = Time()
-    service = world.open(calls=KmsCalls(clock=time, sleep=time.sleep))
+    moved = Time()
+    service = world.open(calls=KmsCalls(clock=moved, sleep=moved.sleep))
     service.create(token(0), secret(0))
-    time.now += 61
+    moved.now += 61
     world.kms.faults.deny("Decrypt")
     for _ in range(2):
         with pytest.raises(KeyAccessDeniedError):

@@ -59,7 +59,7 @@ def killed_at(point: int, act: Callable[[], object]) -> bool:
                 os.kill(os.getpid(), signal.SIGKILL)
             passed += 1
 
-        with hooked(hook):
+        with hooked(hook, keys=True):
             act()
 
     return in_child(run) == signal.SIGKILL
@@ -177,7 +177,7 @@ def test_a_kill_while_recovering_from_a_kill(place: Path) -> None:
                 if passed == name:
                     os.kill(os.getpid(), signal.SIGKILL)
 
-            with hooked(hook):
+            with hooked(hook, keys=True):
                 open_keys(template).destroy([VICTIM])
 
         return run

@@ -80,7 +80,12 @@ def payload(core: Core, one: Erasure, pending: tuple[str, ...], number: int, pre
             "purged": record.get("purged_at"),
             "verified": record.get("verified_at"),
         },
-        "what": {"before": record.get("before", {}), "after": record.get("after", {}), "purge": record["purge"]},
+        "what": {
+            "before": record.get("before", {}),
+            "after": record.get("after", {}),
+            "purge": record["purge"],
+            "threads_unnamed": record.get("threads_unnamed", 0),
+        },
         "how": destruction,
         "targets": record.get("targets", {}),
         "pending": list(pending),

@@ -32,6 +32,7 @@ from shredsaver.kms.base import KeyService, open_key_service, register_key_servi
 from shredsaver.namespaces import CUSTOMER, SHARED, id_of, label_of
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
 from shredsaver.saver import ShredSaver
+from shredsaver.serializer import ShredSerializer
 from shredsaver.shredder import Shredder
 from shredsaver.store import ShredStore
 
@@ -67,6 +68,7 @@ __all__ = [
     "ShredResult",
     "ShredSaver",
     "ShredSaverError",
+    "ShredSerializer",
     "ShredStore",
     "Shredder",
     "ThreadOwnershipError",

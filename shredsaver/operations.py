@@ -18,6 +18,7 @@ from shredsaver.kms.base import Report
 from shredsaver.reconcile import Dead, Reconciliation
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
 from shredsaver.rotating import rotate_customer
+from shredsaver.serializer import ShredSerializer
 from shredsaver.shredding import Request
 
 if TYPE_CHECKING:
@@ -281,6 +282,10 @@ class Operations:
     ) -> Reconciliation:
         """As `reconcile`."""
         return await asyncio.to_thread(self.reconcile, adopt=adopt, confirm=confirm, chain=chain)
+
+    def serializer_for(self, customer_id: str) -> ShredSerializer:
+        """Serialising and sealing for one customer, for the ``serde=`` of another saver; see `ShredSerializer`."""
+        return ShredSerializer(self._start().core, exact_id(customer_id, "customer_id"))
 
     # -- proof ------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ NAMESPACE: Final = 7
 REASON: Final = 8
 WRAPPED_KEY: Final = 9
 SEALED_TREE: Final = 10
+SERIALIZED: Final = 11
 
 COLUMNS: Final[dict[int, tuple[str, ...]]] = {
     CUSTOMER_NAME: (),
@@ -40,6 +41,7 @@ COLUMNS: Final[dict[int, tuple[str, ...]]] = {
     REASON: ("erasure",),
     WRAPPED_KEY: ("store", "slot", "epoch", "key_version"),
     SEALED_TREE: ("store", "key_version"),
+    SERIALIZED: (),
 }
 """What each table binds behind the fixed elements, in order."""
 

@@ -47,13 +47,8 @@ def test_payloads_open_for_their_customer_only(shredder: Shredder) -> None:
 
 def test_nothing_unsealed_is_read(shredder: Shredder) -> None:
     mine = shredder.serializer_for("c-1")
-    for tag, data in [
-        ("msgpack", b"\x01"),
-        ("pickle", pickle.dumps(1)),
-        ("shredsaver", b"\x01"),
-        ("json", b"1"),
-        ("null", b""),
-    ]:
+    unsealed = {"msgpack": b"\x01", "pickle": pickle.dumps(1), "shredsaver": b"\x01", "json": b"1", "null": b""}
+    for tag, data in unsealed.items():
         with pytest.raises(FormatError):
             mine.loads_typed((tag, data))
 

@@ -158,6 +158,7 @@ NAMES = {
     sealing.REASON: "reason",
     sealing.WRAPPED_KEY: "wrapped-key",
     sealing.SEALED_TREE: "sealed-tree",
+    sealing.SERIALIZED: "serialized",
 }
 
 

@@ -10,7 +10,7 @@ import time
 from typing import Any, Final, NamedTuple
 
 from shredsaver.db.base import Begin, Commit, Database, Plan, Sql, Statement, run, sql
-from shredsaver.db.migrations import LOCK_SCHEMA
+from shredsaver.db.migrations import LIST_TABLES, LOCK_SCHEMA
 from shredsaver.kms.schema import META_ADD, META_GET
 
 # States of a row, in the order they are passed.
@@ -119,7 +119,9 @@ class Registry:
 
         def plan() -> Plan[None]:
             yield Begin("write")
-            yield from run(Statement(LOCK_SCHEMA), *(Statement(table) for table in _TABLES))
+            _, tables = yield from run(Statement(LOCK_SCHEMA), Statement(LIST_TABLES))
+            if ("key_kms",) not in tables.rows:
+                yield from run(*(Statement(table) for table in _TABLES))
             yield Commit()
 
         self._database.run(plan)

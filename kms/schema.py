@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from shredsaver.db.base import Begin, Commit, Plan, Sql, Statement, run, sql
-from shredsaver.db.migrations import CREATE_SCHEMA, LOCK_SCHEMA
+from shredsaver.db.migrations import CREATE_SCHEMA, LIST_TABLES, LOCK_SCHEMA
 from shredsaver.errors import SchemaVersionError
 
 VERSION: Final = 1
@@ -189,13 +189,15 @@ def one(statement: Sql, *params: object) -> Plan[tuple[object, ...] | None]:
 
 
 def set_up(zeros: bytes) -> Plan[None]:
-    """Makes the tables where they are missing.
+    """Makes the tables where they are missing; where they are there, no right to make any is needed.
 
     Raises:
         SchemaVersionError: The key store was written by a newer version of this library.
     """
     yield Begin("write")
-    yield from run(Statement(LOCK_SCHEMA), Statement(CREATE_SCHEMA), *(Statement(table) for table in _TABLES))
+    _, tables = yield from run(Statement(LOCK_SCHEMA), Statement(LIST_TABLES))
+    if ("key_meta",) not in tables.rows:
+        yield from run(Statement(CREATE_SCHEMA), *(Statement(table) for table in _TABLES))
     yield from run(Statement(LOG_ADD, (zeros,)), Statement(META_ADD, ("schema", str(VERSION).encode())))
     row = yield from one(_SCHEMA_GET)
     yield Commit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -252,6 +253,27 @@ def test_two_hosts_on_postgres(world: World, postgres: PostgresServer) -> None:
     assert len(used) == 4
     world.close()
     database.drop()
+
+
+def test_a_role_that_may_make_no_tables(world: World, postgres: PostgresServer) -> None:
+    database = postgres.database()
+    world.open(database.url).create(token(0), secret(0))
+    world.close()
+    role = f"serving_{os.getpid()}"
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    database.execute(f"GRANT USAGE ON SCHEMA shredsaver_keys TO {role}")
+    database.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA shredsaver_keys TO {role}")
+    try:
+        serving = world.open(database.url.replace("postgres@", f"{role}@"))
+        read(serving, 0)
+        serving.create(token(1), secret(1))
+        assert serving.destroy([token(0)])[0].state == "destroyed"
+        read(serving, 1)
+    finally:
+        world.close()
+        database.execute(f"DROP OWNED BY {role}")
+        database.execute(f"DROP ROLE {role}")
+        database.drop()
 
 
 def test_two_hosts_see_the_same_root_off(world: World) -> None:

@@ -28,7 +28,7 @@ from shredsaver.journal import Journal
 from shredsaver.reconcile import DESTRUCTIONS_UNASKED, Dead, Reconciliation, Standing, compare, latest
 from shredsaver.restraint import FOREVER
 from shredsaver.shredding import Shredding
-from shredsaver.threads import GET_NAME, SET_CUSTOMER
+from shredsaver.threads import GET_COUNTER, GET_NAME, SET_CUSTOMER
 
 ROWS_AT_ONCE: Final = 200
 RESET_COUNTER: Final = sql("UPDATE counters SET next = ? WHERE customer = ? AND generation = ? AND scope = ?")
@@ -73,7 +73,7 @@ class Restoring:
                 yield from self._revoke_again(dead, forked=forked)
         for dead in differences.to_record:
             yield from self._revoke_again(dead, forked=forked)
-        waiting = [] if forked or many else [dead.customer for dead in differences.to_destroy]
+        waiting = [] if forked or many else differences.to_destroy
         destroyed = yield from self._destroy(waiting)
         found = Reconciliation(
             revoked=len(differences.to_revoke) - sum(dead.customer in unsure for dead in differences.to_revoke),
@@ -87,18 +87,19 @@ class Restoring:
             self._core.events.emit("reconciled", **asdict(found))
         return found
 
-    def _destroy(self, customers: Sequence[bytes]) -> Plan[int]:
+    def _destroy(self, waiting: Sequence[Dead]) -> Plan[int]:
         """Destroys keys on another record's word. What cannot be destroyed now must not keep everyone else waiting."""
         done = 0
-        for first in range(0, len(customers), ROWS_AT_ONCE):
-            some = customers[first : first + ROWS_AT_ONCE]
+        for first in range(0, len(waiting), ROWS_AT_ONCE):
+            some = waiting[first : first + ROWS_AT_ONCE]
+            customers, generations = [dead.customer for dead in some], [dead.generation for dead in some]
             try:
-                yield from call(partial(self._keys.destroy, some))
+                yield from call(partial(self._keys.destroy, customers, generations))
                 done += len(some)
             except LegalHoldError:
-                for customer in some:
+                for dead in some:
                     try:
-                        yield from call(partial(self._keys.destroy, [customer]))
+                        yield from call(partial(self._keys.destroy, [dead.customer], [dead.generation]))
                         done += 1
                     except LegalHoldError:
                         continue
@@ -114,9 +115,11 @@ class Restoring:
         seq, previous = 0, b""
         while True:
             yield Begin("read")
-            (page,) = yield from run(Statement(LOG_PAGE, (seq,)))
+            page, counter = yield from run(Statement(LOG_PAGE, (seq,)), Statement(GET_COUNTER, LOG_COUNTER))
             yield Commit()
             if not page.rows:
+                if counter.rows and int(counter.rows[0][0]) != seq + 1:  # the last entries are missing
+                    damaged.append(seq + 1)
                 return dead, damaged
             for row in page.rows:
                 try:

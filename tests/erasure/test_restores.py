@@ -1,0 +1,298 @@
+"""Restore drills: an older database, an older key store, both; altered records; copies that try to change keys."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shredsaver import (
+    CustomerRestrictedError,
+    CustomerShreddedError,
+    DatabaseForkedError,
+    KeyStoreStaleError,
+    ReceiptError,
+    RevocationLogDamagedError,
+    Shredder,
+    ShredIncompleteError,
+)
+from shredsaver.journal import Journal
+from shredsaver.reconcile import Dead
+from tests.support.backends import Backend
+from tests.support.calls import Caller
+from tests.support.checkpoints import config, put
+
+CALL = Caller("sync")
+
+
+@pytest.fixture
+def keys(home: Path) -> str:
+    return f"file:{home / 'keys'}?slots=2"
+
+
+class Drill:
+    """A deployment with somebody shredded and somebody alive, and copies of everything from before."""
+
+    def __init__(self, make: Callable[..., Any], backend: Backend, home: Path, *, journal: bool = False) -> None:
+        self.make, self.backend, self.home = make, backend, home
+        self.journal = home / "journal" if journal else None
+        self.shredder = make(journal=self.journal)
+        for customer in ("dead", "alive"):
+            put(CALL, self.shredder.saver, config(f"t-{customer}", customer), {"x": customer})
+        self.old = backend.copy()
+        shutil.copytree(home / "keys", home / "old-keys")
+        self.old_keys = f"file:{home / 'old-keys'}?slots=2"
+        self.result = self.shredder.shred("dead")
+        self.receipts = list(self.shredder.receipts())
+        self.shredder.close()
+
+    def check(self, shredder: Any) -> None:
+        """The dead are refused, everyone else is served."""
+        for here in (config("t-dead", "dead"), config("t-dead", None), config("new", "dead")):
+            with pytest.raises(CustomerShreddedError):
+                shredder.saver.get_tuple(here)
+        with pytest.raises(CustomerShreddedError):
+            put(CALL, shredder.saver, config("new", "dead"), {"x": 1})
+        put(CALL, shredder.saver, config("t-alive", "alive"), {"x": "again"})
+        assert shredder.saver.get_tuple(config("t-alive", "alive")).checkpoint["channel_values"] == {"x": "again"}
+
+
+@pytest.fixture
+def drill(make_shredder: Callable[..., Any], backend: Backend, home: Path) -> Drill:
+    return Drill(make_shredder, backend, home)
+
+
+def test_an_older_database(drill: Drill) -> None:
+    restored = drill.make(drill.old.url)
+    found = restored.reconciliation
+    assert (found.revoked, found.forked) == (1, True)
+    drill.check(restored)
+    assert restored.audit("dead").opens == 0
+    with pytest.raises(DatabaseForkedError):
+        restored.shred("alive")
+    restored.reconcile(adopt="restore")
+    assert not restored.reconciliation.forked
+    (again,) = restored.resume()
+    assert again.state == "purged"
+    assert again.destruction["state"] == "destroyed"
+    drill.check(restored)
+    assert drill.old.count("checkpoints") > 0
+    token = bytes.fromhex(again.customer)
+    owned = "SELECT count(*) FROM checkpoints k JOIN threads t ON t.thread = k.thread WHERE t.customer = ?"
+    assert drill.old.execute(owned, (token,))[0][0] == 0
+    assert restored.shred("alive").pending == ()
+
+
+def test_a_key_store_older_than_its_roots_is_not_used(drill: Drill) -> None:
+    shutil.copy(drill.home / "old-keys" / "keys.db", drill.home / "keys" / "keys.db")
+    with pytest.raises(KeyStoreStaleError):
+        drill.make()
+
+
+def test_an_older_key_store_with_its_roots(drill: Drill) -> None:
+    shredder = drill.make(keys=drill.old_keys)
+    assert shredder.reconciliation.destroyed == 1
+    drill.check(shredder)
+    token = bytes.fromhex(drill.result.customer)
+    with pytest.raises(CustomerShreddedError):
+        shredder._start().core.keys.load(token, 1)
+    assert drill.make(keys=drill.old_keys).reconciliation.destroyed == 0
+
+
+def test_both_older_with_the_journal(make_shredder: Callable[..., Any], backend: Backend, home: Path) -> None:
+    drill = Drill(make_shredder, backend, home, journal=True)
+    shredder = drill.make(drill.old.url, keys=drill.old_keys, journal=drill.journal)
+    assert shredder.reconciliation.revoked == 1
+    drill.check(shredder)
+    shredder.reconcile(adopt="restore")
+    assert shredder.reconciliation.destroyed == 1 or shredder.resume()
+    with pytest.raises(CustomerShreddedError):
+        shredder._start().core.keys.load(bytes.fromhex(drill.result.customer), 1)
+    drill.check(shredder)
+
+
+def test_both_older_without_a_journal_know_nothing_until_receipts_tell(drill: Drill) -> None:
+    shredder = drill.make(drill.old.url, keys=drill.old_keys)
+    # No anchor survives: nobody can know. The copy is quarantined, which is all that can be said.
+    assert shredder.reconciliation.forked
+    assert shredder.saver.get_tuple(config("t-dead", "dead")) is not None
+    with pytest.raises(ReceiptError):
+        shredder.reconcile(chain=[drill.receipts[0][:-4] + "AAAA"])
+    found = shredder.reconcile(adopt="restore", chain=drill.receipts)
+    assert found.revoked == 1
+    drill.check(shredder)
+    with pytest.raises(CustomerShreddedError):
+        shredder._start().core.keys.load(bytes.fromhex(drill.result.customer), 1)
+
+
+def test_a_deleted_entry_of_the_log_is_entered_again(drill: Drill) -> None:
+    drill.backend.execute("DELETE FROM erasures")
+    shredder = drill.make()
+    assert shredder.reconciliation.recorded == 1
+    drill.check(shredder)
+    assert shredder.check_log() >= 1
+    assert shredder.shred("dead").pending == ()
+    assert not drill.make().reconciliation.changed
+
+
+@pytest.mark.parametrize("column", ["state", "record", "chain"])
+def test_an_altered_log(drill: Drill, column: str) -> None:
+    drill.backend.execute(f"UPDATE erasures SET {column} = ?", ("cancelled" if column == "state" else b"x" * 32,))
+    shredder = drill.make()
+    assert shredder.reconciliation.repaired == 1
+    drill.check(shredder)
+    shredder.check_log()
+    assert not drill.make().reconciliation.changed
+
+
+def test_a_forged_entry_of_the_log_kills_nobody(drill: Drill) -> None:
+    (row,) = drill.backend.rows("erasures")
+    alive = drill.make()
+    token = bytes.fromhex(alive.status("alive").customer)
+    alive.close()
+    forged = {**row, "seq": 2, "erasure_id": "forged", "customer": token}
+    names = ", ".join(forged)
+    drill.backend.execute(
+        f"INSERT INTO erasures ({names}) VALUES ({', '.join('?' * len(forged))})", list(forged.values())
+    )
+    shredder = drill.make()
+    assert shredder.reconciliation.repaired == 1
+    assert shredder.reconciliation.destroyed == 0
+    drill.check(shredder)
+
+
+def test_a_forged_row_of_a_customer(drill: Drill) -> None:
+    token = bytes.fromhex(drill.result.customer)
+    drill.backend.execute("UPDATE customers SET state = 'live' WHERE customer = ?", (token,))
+    shredder = drill.make()
+    assert shredder.reconciliation.revoked == 1
+    drill.check(shredder)
+    drill.backend.execute("UPDATE customers SET state = 'revoked' WHERE state = 'live'")
+    with pytest.raises(RevocationLogDamagedError):  # neither alive nor dead: shut
+        shredder.saver.get_tuple(config("t-alive", "alive"))
+    assert drill.make().reconciliation.destroyed == 0
+
+
+def test_a_damaged_log_of_the_key_store_shuts_everybody_out(drill: Drill) -> None:
+    import sqlite3
+
+    connection = sqlite3.connect(drill.home / "keys" / "keys.db")
+    connection.execute("UPDATE key_tombstones SET at = 'never'")
+    connection.commit()
+    connection.close()
+    try:
+        shredder = drill.make()
+    except RevocationLogDamagedError:
+        return
+    assert shredder.reconciliation.shut
+    for customer in ("dead", "alive"):
+        with pytest.raises(RevocationLogDamagedError):
+            shredder.saver.get_tuple(config(f"t-{customer}", customer))
+
+
+def test_a_damaged_journal_shuts_everybody_out(make_shredder: Callable[..., Any], backend: Backend, home: Path) -> None:
+    drill = Drill(make_shredder, backend, home, journal=True)
+    assert drill.journal is not None
+    text = drill.journal.read_text(encoding="ascii")
+    drill.journal.write_text(text.replace('"generation": 1', '"generation": 7'), encoding="ascii")
+    shredder = drill.make(journal=drill.journal)
+    assert shredder.reconciliation.shut
+    with pytest.raises(RevocationLogDamagedError):
+        shredder.saver.get_tuple(config("t-alive", "alive"))
+    drill.journal.write_text(text, encoding="ascii")
+    assert not shredder.reconcile().shut
+    drill.check(shredder)
+
+
+def test_a_staging_copy_changes_nothing_of_production(
+    make_shredder: Callable[..., Any], backend: Backend, home: Path
+) -> None:
+    drill = Drill(make_shredder, backend, home, journal=True)
+    production = drill.make(journal=drill.journal)
+    put(CALL, production.saver, config("t-alive", "alive"), {"x": "production"})
+    assert drill.journal is not None
+    said = drill.journal.read_bytes()
+    before = production.check_keys()
+    staging = drill.make(drill.old.url, journal=drill.journal)
+    assert staging.reconciliation.forked
+    staging.reconcile(adopt="fork")
+    for attempt in (
+        lambda: staging.shred("alive"),
+        lambda: staging.shred_many(["alive", "never seen"]),
+        lambda: put(CALL, staging.saver, config("t-new", "new"), {"x": 1}),
+        staging.rotate,
+        lambda: staging.rotate("alive"),
+        lambda: staging.hold("alive", "case"),
+        lambda: staging.enrol("dead"),
+        staging.resume,
+    ):
+        with pytest.raises((DatabaseForkedError, ShredIncompleteError)):
+            attempt()
+    # A copy reads and writes what it has, with the keys that are there.
+    put(CALL, staging.saver, config("t-alive", "alive"), {"x": "staging"})
+    assert drill.journal.read_bytes() == said
+    assert production.check_keys() == before
+    assert production.saver.get_tuple(config("t-alive", "alive")).checkpoint["channel_values"] == {"x": "production"}
+    fresh = drill.make(journal=drill.journal)
+    assert not fresh.reconciliation.changed
+    put(CALL, fresh.saver, config("t-new", "new"), {"x": 1})
+    assert fresh.shred("alive").state == "purged"
+
+
+def test_many_destructions_on_anothers_word_wait_for_a_confirmation(
+    make_shredder: Callable[..., Any], backend: Backend, home: Path
+) -> None:
+    journal = home / "journal"
+    shredder = make_shredder(journal=journal)
+    names = [f"c-{number}" for number in range(12)]
+    for name in names:
+        put(CALL, shredder.saver, config(f"t-{name}", name), {"x": name})
+    core = shredder._start().core
+    told = Journal(journal, core.secrets.log_key)
+    told.append(*(Dead(core.token("customer", name), 1, "2026-01-01T00:00:00.000+00:00") for name in names))
+    careful = make_shredder(journal=journal)
+    assert (careful.reconciliation.destroyed, careful.reconciliation.unconfirmed) == (0, 12)
+    for name in names:
+        with pytest.raises(CustomerRestrictedError):
+            careful.saver.get_tuple(config(f"t-{name}", name))
+    assert careful.resume() == []
+    # The record was wrong about one: it can be taken back, as long as nothing was confirmed.
+    told_again = home / "journal-2"
+    Journal(told_again, core.secrets.log_key).append(
+        *(Dead(core.token("customer", name), 1, "2026-01-01T00:00:00.000+00:00") for name in names[1:])
+    )
+    careful.reinstate(names[0])
+    sure = make_shredder(journal=told_again)
+    assert sure.reconciliation.unconfirmed == 11
+    assert sure.reconcile(confirm=True).revoked == 11
+    for name in names[1:]:
+        with pytest.raises(CustomerShreddedError):
+            sure.saver.get_tuple(config(f"t-{name}", name))
+        assert sure.status(name).state == "purged"
+    assert sure.saver.get_tuple(config("t-c-0", names[0])) is not None
+
+
+def test_a_hold_that_only_the_older_key_store_knows_stops_no_opening(drill: Drill) -> None:
+    from shredsaver.kms import open_key_service
+
+    with open_key_service(drill.old_keys) as service:
+        service.hold(bytes.fromhex(drill.result.customer), None, b"x" * 16)
+    shredder = drill.make(keys=drill.old_keys)
+    assert shredder.reconciliation.unconfirmed == 1
+    drill.check(shredder)
+
+
+def test_a_failure_to_open_leaves_nothing_open(drill: Drill, monkeypatch: pytest.MonkeyPatch) -> None:
+    import shredsaver.restoring
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise MemoryError
+
+    monkeypatch.setattr(shredsaver.restoring, "compare", broken)
+    with pytest.raises(MemoryError):
+        Shredder.open(drill.backend.url, keys=f"file:{drill.home / 'keys'}")
+    monkeypatch.undo()
+    drill.check(drill.make())

@@ -140,7 +140,7 @@ class Wire:
             if not ready and time.monotonic() > deadline:
                 pgconn.finish()
                 raise ServerSilentError(f"the server did not answer for {self._patience:g} seconds")
-            if ready & _READABLE:
+            if ready and ready & _READABLE:  # None when psycopg waits on, after it was interrupted
                 pgconn.consume_input()
                 deadline = time.monotonic() + self._patience
             while not pgconn.is_busy():

@@ -819,7 +819,9 @@ def test_loops_that_come_and_go_have_pools_of_their_own(server: PostgresBackend,
     assert database._loops == {}
 
 
-def test_a_cancelled_task_rolls_back_and_gives_its_connection_back(server: PostgresBackend, opened: Any) -> None:
+def test_a_cancelled_task_rolls_back_and_gives_its_connection_back(
+    server: PostgresBackend, opened: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     database = opened(pool_size=1)
     thrown: list[type[BaseException]] = []
 
@@ -843,6 +845,9 @@ def test_a_cancelled_task_rolls_back_and_gives_its_connection_back(server: Postg
         return answer[0].rows
 
     assert asyncio.run(main()) == [(0,)]
+    assert caplog.text == ""  # the server was told, and answered
+    running = "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.30' AND pid <> pg_backend_pid()"
+    assert server.execute(f"{running} AND state = 'active'") == [(0,)]
     assert thrown == [asyncio.CancelledError]
 
 

@@ -31,7 +31,7 @@ from shredsaver.events import Events
 from shredsaver.keyring import Keyring
 from shredsaver.keytree import KeyPuncturedError, KeyTree
 from shredsaver.kms.base import DeploymentSecrets, KeyService
-from shredsaver.sealing import REASON, associated_data, seal, unseal
+from shredsaver.sealing import REASON, associated_data, associated_range, seal, unseal, unseal_range
 
 FIRST_NUMBER: Final = 16
 """The first number of a scope that is handed out, and the first scope that a thread gets."""
@@ -136,6 +136,30 @@ class Core:
         except KeyPuncturedError:
             raise UnsealError(f"{where[0]}: the key of record {scope}/{number} is no more") from None
         return unseal(key, record, associated, where)
+
+    def unseal_rows(
+        self,
+        tree: KeyTree,
+        table: int,
+        owner: tuple[bytes, int],
+        scope: int,
+        rows: Sequence[tuple[int, bytes]],
+        where: tuple[object, ...],
+        *columns: Any,
+    ) -> dict[int, bytes]:
+        """Opens records of one scope that differ by their number, given as (number, record). Errors as `unseal`."""
+        associated = associated_range(table, self.deployment, *owner, scope, *columns)
+        numbers = [row[0] for row in rows]
+        try:
+            if numbers and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+                keys = tree.derive_range(scope, numbers[0], numbers[-1])
+            else:
+                keys = [tree.derive(scope, number) for number in numbers]
+        except KeyPuncturedError:
+            raise UnsealError(f"{where[0]}: a key of scope {scope} is no more") from None
+        return unseal_range(
+            ((number, record, key) for (number, record), key in zip(rows, keys, strict=True)), associated, where
+        )
 
     def seal_own(self, kind: str, identifier: str, data: bytes) -> bytes:
         """Seals what belongs to the deployment and to no customer, such as the reason of an erasure."""

@@ -37,6 +37,8 @@ _MIN_BYTES: Final = 64
 
 # A prime, so that the scopes used together (0, 1 and a thread's pair, 16 and 17 the first) do not share a place.
 _PATHS: Final = 7
+# Keys from which a range is derived level by level: the way down, 64 hashes, is walked anew.
+_RANGE: Final = 64
 # Any index differs from -1 in more bits than an empty path has.
 _NO_PATH: Final[tuple[int, tuple[bytes, ...]]] = (-1, ())
 
@@ -155,6 +157,25 @@ class KeyTree:
         # One store of an immutable value: another thread sees the old path or the new one, never a mixture.
         self._paths[scope % _PATHS] = (index, tuple(path))
         return digest[KEY_BYTES:] if index & 1 else digest[:KEY_BYTES]
+
+    def derive_range(self, scope: int, first: int, last: int) -> list[bytes]:
+        """Gives the keys of ``first`` to ``last``, both included, of one scope: what `derive` gives for each.
+
+        Raises:
+            KeyPuncturedError: As `derive`, for any of them.
+        """
+        start, stop = scope << 32 | first, scope << 32 | last
+        node = None if (scope | first | last) >> 32 or last - first < _RANGE else self._covering(start)
+        if node is None or node.end < stop:
+            return [self.derive(scope, number) for number in range(first, last + 1)]
+        secrets = [node.secret]
+        lowest = start >> (_DEPTH - node.depth)
+        for bit in range(_DEPTH - node.depth - 1, -1, -1):
+            halves = [half for digest in map(_children, secrets) for half in (digest[:KEY_BYTES], digest[KEY_BYTES:])]
+            begin = (start >> bit) - 2 * lowest
+            lowest = start >> bit
+            secrets = halves[begin : begin + (stop >> bit) - lowest + 1]
+        return secrets
 
     def alive(self, scope: int, number: int) -> bool:
         """Tells whether `derive` would give a key."""

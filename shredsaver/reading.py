@@ -184,9 +184,11 @@ class Opener:
             )
             for (scope, _), result in zip(reads, results, strict=True):
                 have = self._parts[scope]
-                for number, sealed in result.rows:
-                    if number not in have:
-                        have[number] = self.part(scope, number, sealed)
+                rows = [row for row in result.rows if row[0] not in have] if have else result.rows
+                where = ("parts", self._place.customer, self._place.thread, scope)
+                have.update(
+                    self._core.unseal_rows(self._tree, PART, self._place.owner, scope, rows, where, self._place.thread)
+                )
             entries = unfinished
 
     def join(self, scope: int, entry: Entry) -> Value:

@@ -9,7 +9,8 @@ else.
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 import msgpack
 from cryptography.exceptions import InvalidTag
@@ -55,6 +56,7 @@ MAX_PLAINTEXT: Final = 2**31 - 1 - 32
 """The longest plaintext in bytes: the AEAD takes 2**31 - 1 at once, and a record's overhead fits in 32."""
 
 _FORMAT: Final = 1
+_BODY: Final = 1 + NONCE_BYTES
 _VERSION: Final = b"\x01"
 _PADDING: Final = b"\x80"
 
@@ -162,6 +164,59 @@ def associated_data(
     except UnicodeEncodeError:
         raise FormatError(f"associated data of table {table}: a text is not valid Unicode") from None
     return data
+
+
+class Range(NamedTuple):
+    """The associated data of records that differ by their number alone. See `associated_range`."""
+
+    before: bytes
+    behind: bytes
+
+    def at(self, number: int) -> bytes:
+        """What `associated_data` gives for a number, from 0 to 2**64 - 1."""
+        packed: bytes = msgpack.packb(number)
+        return self.before + packed + self.behind
+
+
+def associated_range(
+    table: int, deployment: bytes, customer: bytes, generation: int, scope: int, *columns: bytes | str | int
+) -> Range:
+    """As `associated_data`, for every number of a scope at once."""
+    whole = associated_data(table, deployment, customer, generation, scope, 0, *columns)
+    elements = (_FORMAT, deployment, customer, generation, scope)
+    before = whole[:1] + b"".join(map(msgpack.packb, elements))  # every table has fewer than 16 elements: one byte
+    return Range(before, whole[len(before) + 1 :])
+
+
+def unseal_range(
+    records: Iterable[tuple[int, bytes, bytes]], associated: Range, where: tuple[object, ...]
+) -> dict[int, bytes]:
+    """Opens records of one scope, given as number, record and key; all or none.
+
+    Args:
+        records: As `unseal` takes them.
+        associated: What they must be bound to.
+        where: As for `unseal`, without the number.
+
+    Returns:
+        Plaintexts by number.
+
+    Raises:
+        FormatError, UnsealError: As `unseal`.
+    """
+    opened: dict[int, bytes] = {}
+    before, behind = associated
+    for number, record, key in records:
+        if len(record) >= OVERHEAD and record[:1] == _VERSION and len(key) == KEY_BYTES:
+            try:
+                padded = AESGCM(key).decrypt(record[1:_BODY], record[_BODY:], before + msgpack.packb(number) + behind)
+            except InvalidTag:
+                padded = b""
+            if padded[-1:] == _PADDING:  # nothing hides the length: the usual case
+                opened[number] = padded[:-1]
+                continue
+        opened[number] = unseal(key, record, associated.at(number), (*where, number))
+    return opened
 
 
 def _place(where: tuple[object, ...]) -> str:

@@ -347,3 +347,36 @@ def test_threads_share_a_tree() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(operations, scopes, numbers, st.integers(0, 200))
+def test_a_range_of_keys_is_the_keys_one_by_one(
+    done: list[tuple[str, int, tuple[int, int]]], scope: int, first: int, count: int
+) -> None:
+    last = min(first + count, LAST)
+    tree = KeyTree.from_bytes(WHOLE)
+    for kind, at, (begin, end) in done:
+        tree = tree.puncture_scope(begin, end) if kind == "scopes" else tree.puncture_range(at, begin, end)
+    if all(tree.alive(scope, number) for number in range(first, last + 1)):
+        expected = [tree.derive(scope, number) for number in range(first, last + 1)]
+        assert tree.derive_range(scope, first, last) == expected
+        assert KeyTree.from_bytes(tree.to_bytes()).derive_range(scope, first, last) == expected
+    else:
+        with pytest.raises(KeyPuncturedError):
+            tree.derive_range(scope, first, last)
+
+
+@pytest.mark.parametrize(("scope", "first", "last"), [(16, 16, 15 + 64), (16, 16, 16 + 64), (17, 1000, 3000)])
+def test_a_range_of_keys_is_what_the_definition_says(scope: int, first: int, last: int) -> None:
+    keys = KeyTree.from_bytes(WHOLE).derive_range(scope, first, last)
+    assert len(keys) == last - first + 1
+    assert [keys[0], keys[len(keys) // 2], keys[-1]] == [
+        leaf(scope, number) for number in (first, first + len(keys) // 2, last)
+    ]
+
+
+@pytest.mark.parametrize(("scope", "first", "last"), [(2**32, 0, 100), (-1, 0, 100), (0, LAST - 100, LAST + 1)])
+def test_a_range_outside_the_tree(scope: int, first: int, last: int) -> None:
+    with pytest.raises(KeyPuncturedError):
+        KeyTree.from_bytes(WHOLE).derive_range(scope, first, last)

@@ -15,7 +15,18 @@ from hypothesis import strategies as st
 
 from shredsaver import sealing
 from shredsaver.errors import FormatError, PayloadError, UnsealError
-from shredsaver.sealing import COLUMNS, OVERHEAD, PART, WRITE, associated_data, seal, unseal
+from shredsaver.sealing import (
+    COLUMNS,
+    OVERHEAD,
+    PART,
+    WRITE,
+    Range,
+    associated_data,
+    associated_range,
+    seal,
+    unseal,
+    unseal_range,
+)
 
 KEY = bytes(range(32))
 PLACE = associated_data(PART, b"d" * 16, b"c" * 16, 1, 17, 16, b"t" * 16)
@@ -288,3 +299,60 @@ def test_text_of_an_enum_binds_as_its_text() -> None:
 def test_a_large_value() -> None:
     value = os.urandom(3_000_000)
     assert unseal(KEY, seal(KEY, value, PLACE), PLACE, WHERE) == value
+
+
+@given(
+    st.sampled_from(sorted(COLUMNS)),
+    st.binary(max_size=20),
+    st.binary(max_size=300),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(0, 2**64 - 1),
+    st.data(),
+)
+@settings(deadline=None)
+def test_a_range_binds_the_same_bytes(
+    table: int, deployment: bytes, customer: bytes, generation: int, scope: int, number: int, data: st.DataObject
+) -> None:
+    given_columns = [data.draw(columns) for _ in COLUMNS[table]]
+    found = associated_range(table, deployment, customer, generation, scope, *given_columns)
+    assert found.at(number) == associated_data(table, deployment, customer, generation, scope, number, *given_columns)
+
+
+def records_in(count: int) -> tuple[Range, list[tuple[int, bytes, bytes]]]:
+    """Some records of one scope, each under a key of its own."""
+    place = (PART, b"d" * 16, b"c" * 16, 1, 17)
+    records = []
+    for number in range(16, 16 + count):
+        key = bytes([number]) * 32
+        sealed = seal(key, b"text" * number, associated_data(*place, number, b"t" * 16), pad_to=1 + number % 3 * 7)
+        records.append((number, sealed, key))
+    return associated_range(*place, b"t" * 16), records
+
+
+def test_a_range_opens_to_its_plaintexts() -> None:
+    associated, records = records_in(9)
+    assert unseal_range(records, associated, WHERE) == {number: b"text" * number for number, _, _ in records}
+
+
+@pytest.mark.parametrize("bit", [0, 7, 8, 100, 8 * 40, -1])
+def test_one_altered_record_shuts_its_range(bit: int) -> None:
+    associated, records = records_in(5)
+    number, sealed, key = records[3]
+    altered = bytearray(sealed)
+    altered[bit // 8 if bit >= 0 else -1] ^= 1 << (bit % 8)
+    records[3] = (number, bytes(altered), key)
+    with pytest.raises((UnsealError, FormatError), match=f"/{number} "):
+        unseal_range(records, associated, ("parts", 17))
+
+
+def test_records_that_changed_places_do_not_open() -> None:
+    associated, records = records_in(3)
+    (first, one, key), (second, two, other) = records[:2]
+    for moved in ([(first, two, key), (second, one, other)], [(second, one, key)], [(first, one[:29], key)]):
+        with pytest.raises(UnsealError):
+            unseal_range(moved, associated, WHERE)
+    with pytest.raises(FormatError):
+        unseal_range([(first, b"", key)], associated, WHERE)
+    with pytest.raises(ValueError, match="32 bytes"):
+        unseal_range([(first, one, key[:16])], associated, WHERE)

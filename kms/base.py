@@ -97,8 +97,11 @@ class KeyService(AbstractContextManager["KeyService"], Protocol):
         """
         ...
 
-    def destroy(self, customers: Sequence[bytes]) -> list[Destruction]:
+    def destroy(self, customers: Sequence[bytes], up_to: Sequence[int] | None = None) -> list[Destruction]:
         """Destroys every generation up to the current one, and leaves a tombstone, even for a customer never seen.
+
+        With ``up_to``, a generation for each customer, one that has a later generation by now is left as it is: it was
+        destroyed and enrolled anew since, and whoever comes late must not destroy that.
 
         The tombstones are durable first: from then on `load` and `create` raise `CustomerShreddedError` everywhere.
         Calling again gives the state of the first destruction and finishes what a crash left undone.

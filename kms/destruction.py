@@ -13,8 +13,10 @@ from shredsaver.kms.records import Destruction, Hold
 from shredsaver.kms.wrapping import Entry
 
 
-def revoke(log_key: bytes, slots: Mapping[bytes, int], now: str) -> Plan[None]:
+def revoke(log_key: bytes, slots: Mapping[bytes, int], now: str, bounds: Mapping[bytes, int]) -> Plan[None]:
     """Drops the customers' keys, leaves tombstones and makes their slots due, all in one transaction.
+
+    A customer with a bound that has a later generation is left alone.
 
     Raises:
         LegalHoldError: One of them is held; nothing was changed.
@@ -25,19 +27,29 @@ def revoke(log_key: bytes, slots: Mapping[bytes, int], now: str) -> Plan[None]:
         # The row is there even for an unused slot, so that a creator and a destroyer always meet at its lock.
         _, found = yield from run(Statement(schema.SLOT_ADD, (slot, b"")), Statement(schema.SLOT_UPDATE, (slot,)))
         epochs[slot] = found.rows[0][0]
-    for customer in slots:
+    due = dict(slots)
+    for customer, bound in bounds.items():
+        if (yield from _enrolled_since(log_key, customer, slots[customer], bound)):
+            del due[customer]
+    for customer in due:
         (held,) = yield from run(Statement(schema.HOLD_OF, (customer,)))
         if held.rows and _in_force(held.rows[0][0], now):
             yield Rollback()
             raise LegalHoldError(f"customer {customer.hex()} is held: release the hold first; nothing was changed")
     new = []
-    for customer, slot in slots.items():
+    for customer, slot in due.items():
         entry = yield from _drop(log_key, customer, slot, epochs[slot], now)
         if entry is not None:
             new.append(entry)
     if new:
         yield from deadlog.append(log_key, new)
     yield Commit()
+
+
+def _enrolled_since(log_key: bytes, customer: bytes, slot: int, bound: int) -> Plan[bool]:
+    dead = yield from deadlog.find(log_key, customer)
+    (live,) = yield from run(Statement(schema.LIVE_OF, (slot, customer)))
+    return dead is not None and dead.generation >= bound and any(row[0] > dead.generation for row in live.rows)
 
 
 def _drop(log_key: bytes, customer: bytes, slot: int, epoch: int, now: str) -> Plan[Entry | None]:

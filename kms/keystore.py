@@ -245,15 +245,16 @@ class StoredKeyService:
 
     # -- the dead ---------------------------------------------------------------------------------------------------
 
-    def destroy(self, customers: Sequence[bytes]) -> list[Destruction]:
+    def destroy(self, customers: Sequence[bytes], up_to: Sequence[int] | None = None) -> list[Destruction]:
         """Destroys every generation and leaves tombstones. See `KeyService.destroy`."""
         for customer in customers:
             _check(customer)
+        bounds = {} if up_to is None else dict(zip(customers, up_to, strict=True))
         log_key = self._log_key()
         slots = {customer: self._slot(customer) for customer in customers}
         now = self._now()
         step("revoke")
-        self._database.run(partial(destruction.revoke, log_key, slots, now))
+        self._database.run(partial(destruction.revoke, log_key, slots, now, bounds))
         step("revoked")
         self._rotation.run(frozenset(slots.values()))
         return self._database.run(partial(destruction.outcome, log_key, slots, customers, self.assurance))

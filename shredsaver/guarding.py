@@ -79,10 +79,10 @@ class GuardedKeys:
         self.check()
         return self._keys.replace(customer, generation, secret, expected_version)
 
-    def destroy(self, customers: Sequence[bytes]) -> list[Destruction]:
+    def destroy(self, customers: Sequence[bytes], up_to: Sequence[int] | None = None) -> list[Destruction]:
         """See `KeyService`."""
         self.check()
-        return self._keys.destroy(customers)
+        return self._keys.destroy(customers, up_to)
 
     def hold(self, customer: bytes, until: datetime | None, reason_commitment: bytes) -> Hold:
         """See `KeyService`."""

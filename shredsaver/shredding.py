@@ -184,6 +184,7 @@ class Shredding:
         """
         core = self._core
         is_held, lost = (yield from self._held(token)), False
+        keyed = yield from self._keyed(token)
         while True:
             yield Begin("write")
             (row,) = yield from run(Statement(LOCK_CUSTOMER, (token,)))
@@ -193,6 +194,8 @@ class Shredding:
                 added, other = yield from run(Statement(ADD_CUSTOMER, blank), Statement(LOCK_CUSTOMER, (token,)))
                 row = row if added.changed else other
             customer = core.customer(row.rows[0]) if row.rows else None
+            if keyed > (customer.generation if customer else 1):
+                customer = Customer(token, keyed, erasure.LIVE, 0, customer.held_until if customer else "")
             if customer is not None and customer.state in erasure.DEAD:
                 one = yield from latest(core, token, customer.generation)
                 yield Rollback()
@@ -319,7 +322,9 @@ class Shredding:
         return ready, problem
 
     def _destroy_keys(self, waiting: Sequence[Erasure]) -> Plan[list[Destruction]]:
-        found: list[Destruction] = yield from call(partial(self._core.keys.destroy, [one.customer for one in waiting]))
+        # Not later generations: another process may have finished the erasure, and the customer may be back since.
+        customers, generations = [one.customer for one in waiting], [one.generation for one in waiting]
+        found: list[Destruction] = yield from call(partial(self._core.keys.destroy, customers, generations))
         return found
 
     def _destroyed(self, one: Erasure, destruction: Destruction) -> Plan[Erasure]:
@@ -404,6 +409,13 @@ class Shredding:
 
     def _due(self, one: Erasure) -> Plan[bool]:
         return one.record["due_at"] <= now(self._core) and not (yield from self._held(one.customer))
+
+    def _keyed(self, token: bytes) -> Plan[int]:
+        """The generation that has keys: a database that was restored may know of an earlier one only."""
+        try:
+            return (yield from call(partial(self._core.keys.current, token))) or 0
+        except RevocationLogDamagedError:  # use must end all the same; destroying will say what is wrong
+            return 0
 
     def _held(self, token: bytes) -> Plan[bool]:
         return (yield from call(partial(self._core.keys.held, token))) is not None

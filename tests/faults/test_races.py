@@ -7,7 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import pytest
+
 from shredsaver import CustomerShreddedError
+from shredsaver.kms.keystore import StoredKeyService
 from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
@@ -66,3 +69,53 @@ def test_a_first_write_and_a_shred_at_once_end_as_one_came_before_the_other(
             assert isinstance(again, CustomerShreddedError)
     for table in ("checkpoints", "parts", "writes"):
         assert backend.count(table) == 0
+
+
+@pytest.mark.parametrize("late", ["shred", "resume", "reconcile"])
+def test_who_comes_late_with_a_destruction_does_not_destroy_the_next_generation(
+    late: str, make_shredder: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = make_shredder(), make_shredder()
+    here, values = config(), {"x": ["second life " * 30]}
+    put(CALL, one.saver, here, {"x": 1})
+    destroy, once = StoredKeyService.destroy, [True]
+
+    def stalled(self: StoredKeyService, *args: Any) -> Any:
+        if once:
+            once.clear()
+            if late == "reconcile":  # revoked in the database and not yet in the key store: that is put right there
+                two.reconcile()
+            if late == "resume":
+                two.resume()
+            two.shred("c-1")
+            two.enrol("c-1")
+            put(CALL, two.saver, here, values)
+        return destroy(self, *args)
+
+    monkeypatch.setattr(StoredKeyService, "destroy", stalled)
+    assert one.shred("c-1").state == "purged"
+    fresh = make_shredder()
+    for shredder in (one, two, fresh):
+        assert shredder.saver.get_tuple(here).checkpoint["channel_values"] == values
+        assert shredder.status("c-1").generation == 2
+    assert fresh.reconciliation.changed is False
+    assert fresh.shred("c-1").generation == 2
+
+
+def test_a_shred_reaches_keys_that_a_restored_database_does_not_know_of(
+    backend: Backend, make_shredder: Callable[..., Any]
+) -> None:
+    shredder = make_shredder()
+    put(CALL, shredder.saver, config(), {"x": 1})
+    early = backend.copy()
+    shredder.shred("c-1")
+    shredder.enrol("c-1")
+    put(CALL, shredder.saver, config(), {"x": 2})
+    late = backend.copy()
+    restored = make_shredder(early.url)
+    restored.reconcile(adopt="restore")
+    assert restored.shred("c-1").generation == 2
+    copied = make_shredder(late.url)
+    with pytest.raises(CustomerShreddedError):
+        copied.saver.get_tuple(config())
+    assert restored.enrol("c-1").generation == 3

@@ -19,6 +19,8 @@ MAX_THREADS: Final = 4096
 _MANIFESTS: Final = 16
 _ELEMENTS: Final = 512
 _ELEMENT_BYTES: Final = 64 * 1024
+_FREED_AT_ONCE: Final = 1024 * 1024
+_FREED_AFTER: Final = 0.1
 
 
 class Place(NamedTuple):
@@ -155,10 +157,16 @@ class Memory:
             self._drop(thread)
 
     def forget_customer(self, customer: bytes) -> None:
-        """Drops every thread of a customer."""
+        """Drops every thread of a customer: nothing finds them from then on. A large memory is freed a moment later."""
         with self._lock:
-            for thread in [key for key, found in self._threads.items() if found.place.customer == customer]:
-                self._drop(thread)
+            dropped = [found for found in self._threads.values() if found.place.customer == customer]
+            for found in dropped:
+                self._drop(found.place.thread)
+        if sum(found.size for found in dropped) > _FREED_AT_ONCE:
+            # It takes milliseconds, and whoever forgets a customer is on the way to destroy keys.
+            freeing = threading.Timer(_FREED_AFTER, dropped.clear)
+            freeing.daemon = True
+            freeing.start()
 
     def _account(self, thread: bytes, size: int) -> None:
         self._total += size - self._sizes.get(thread, 0)

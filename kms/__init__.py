@@ -1,5 +1,8 @@
-"""Key services: where the keys live that a shred destroys."""
+"""Key services: where the keys live that a shred destroys. `AwsKeyService` is here too; it needs boto3 when used."""
 
+from typing import TYPE_CHECKING, Any
+
+from shredsaver.errors import MissingDependencyError
 from shredsaver.kms.base import (
     DeploymentSecrets,
     Destruction,
@@ -15,6 +18,9 @@ from shredsaver.kms.base import (
 from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.local import LocalKeyService
 
+if TYPE_CHECKING:
+    from shredsaver.kms.aws import AwsKeyService as AwsKeyService
+
 __all__ = [
     "DeploymentSecrets",
     "Destruction",
@@ -29,3 +35,13 @@ __all__ = [
     "open_key_service",
     "register_key_service",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "AwsKeyService":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from shredsaver.kms.aws import AwsKeyService
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(f"AwsKeyService needs {error.name}: pip install 'shredsaver[aws]'") from None
+    return AwsKeyService

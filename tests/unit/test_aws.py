@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from shredsaver import AwsKeyService
 from shredsaver.db.base import Sql
 from shredsaver.errors import (
     ConfigurationError,
@@ -25,7 +28,6 @@ from shredsaver.errors import (
     KeyStoreStaleError,
 )
 from shredsaver.kms import open_key_service
-from shredsaver.kms.aws import AwsKeyService
 from shredsaver.kms.aws_calls import KmsCalls
 from shredsaver.kms.aws_registry import USED
 from tests.fakes.kms_server import KmsServer
@@ -671,6 +673,22 @@ def test_uri(world: World, tmp_path: Path) -> None:
     }.items():
         with pytest.raises(ConfigurationError, match=words):
             open_key_service(bad.replace("store=x", f"store={tmp_path}/b.db"))
+
+
+def test_boto3_is_needed_only_when_used() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['boto3'] = None\n"
+        "import shredsaver, shredsaver.kms\n"
+        "from shredsaver import *\n"
+        "for act in (lambda: shredsaver.AwsKeyService, lambda: open_key_service('awskms:?store=x')):\n"
+        "    try:\n"
+        "        act()\n"
+        "    except MissingDependencyError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.count("pip install 'shredsaver[aws]'") == 2
 
 
 def test_slots_stay_what_they_are(world: World, service: AwsKeyService) -> None:

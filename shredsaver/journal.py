@@ -62,14 +62,32 @@ class Journal:
         with self._locked() as file:
             return [dead for dead, _ in self._entries(file)]
 
-    def _entries(self, file: IO[str]) -> Iterator[tuple[Dead, str]]:
+    def read_after(self, count: int, mac: str) -> tuple[list[Dead], int, str]:
+        """The entries behind the first ``count``, if the last of those has this MAC; every entry otherwise.
+
+        Also gives how many there are and the last one's MAC. Errors as `read`.
+        """
+        with self._locked() as file:
+            skip = count if mac and self._mac_of(file, count) == mac else 0
+            found = list(self._entries(file, skip, mac if skip else ""))
+        return [dead for dead, _ in found], skip + len(found), found[-1][1] if found else (mac if skip else "")
+
+    @staticmethod
+    def _mac_of(file: IO[str], number: int) -> str | None:
         file.seek(0)
-        previous = ""
+        lines = file.read().split("\n")[:-1]
+        try:
+            return str(json.loads(lines[number - 1])["mac"])
+        except (IndexError, ValueError, KeyError, TypeError):
+            return None
+
+    def _entries(self, file: IO[str], skip: int = 0, previous: str = "") -> Iterator[tuple[Dead, str]]:
+        file.seek(0)
         lines = file.read().split("\n")
         if lines[-1]:  # not ended by a line feed: its write never returned
             file.seek(0)
             file.truncate(sum(len(line) + 1 for line in lines[:-1]))
-        for number, line in enumerate(lines[:-1], 1):
+        for number, line in enumerate(lines[skip:-1], skip + 1):
             try:
                 body: dict[str, Any] = json.loads(line)
                 mac = str(body.pop("mac"))

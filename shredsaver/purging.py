@@ -8,7 +8,7 @@ from typing import Final
 from shredsaver import erasure
 from shredsaver.core import LOCK_CUSTOMER, Core, Erasure
 from shredsaver.db.base import Begin, Commit, Plan, Statement, run, sql
-from shredsaver.erasures import advance, now
+from shredsaver.erasures import moved, now
 from shredsaver.upkeep import DELETE_OF_THREAD, EPOCH_BITS
 
 THREADS_TO_PURGE: Final = sql(
@@ -46,10 +46,10 @@ def purge(core: Core, one: Erasure) -> Plan[Erasure]:
     """Deletes the customer's rows, thread by thread; only who a thread belonged to stays, so that it stays refused."""
     owner = (one.customer, one.generation)
     if "before" not in one.record:
-        yield Begin("read")
+        yield Begin("write")
         counts = yield from count(*owner)
-        yield Commit()
-        one = yield from advance(core, one._replace(record={**one.record, "before": counts}))
+        one, statements = yield from moved(core, one._replace(record={**one.record, "before": counts}))
+        yield from run(*statements, commit=True)
     while True:
         yield Begin("write")
         # With the customer's row: a thread that an enrolled customer takes over now must not lose what is new in it.
@@ -62,7 +62,8 @@ def purge(core: Core, one: Erasure) -> Plan[Erasure]:
                 Statement(EMPTY_THREAD, (secrets.randbits(EPOCH_BITS), thread)),
             )
         yield Commit()
-    yield from run(*(Statement(delete, owner) for delete in DELETE_OF_CUSTOMER), commit=True)
     state = erasure.PURGED if one.state == erasure.DESTROYED else one.state
     one = one._replace(state=state, record={**one.record, "purged_at": now(core)})
-    return (yield from advance(core, one, state if state in erasure.DEAD else None))
+    one, statements = yield from moved(core, one, state if state in erasure.DEAD else None)
+    yield from run(*(Statement(delete, owner) for delete in DELETE_OF_CUSTOMER), *statements, commit=True)
+    return one

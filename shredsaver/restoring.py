@@ -24,7 +24,9 @@ from shredsaver.erasures import (
 )
 from shredsaver.errors import KeyServiceError, LegalHoldError, RevocationLogDamagedError
 from shredsaver.guarding import GuardedKeys
+from shredsaver.heads import START, Heads, intact, remember, remembered
 from shredsaver.journal import Journal
+from shredsaver.kms.base import Tombstone
 from shredsaver.reconcile import DESTRUCTIONS_UNASKED, Dead, Reconciliation, Standing, compare, latest
 from shredsaver.restraint import FOREVER
 from shredsaver.shredding import Shredding
@@ -45,21 +47,28 @@ class Restoring:
         self._shredding = shredding
         self._journal = journal
 
-    def reconcile(self, *, confirm: bool, sources: Sequence[Dead] = ()) -> Plan[Reconciliation]:
+    def reconcile(self, *, confirm: bool, sources: Sequence[Dead] = (), quick: bool = False) -> Plan[Reconciliation]:
         """Compares the records and applies to each what it lacks.
 
         Args:
             confirm: Destroy keys even if they are many.
             sources: Further records that the caller vouches for, such as a receipt chain that verified.
+            quick: Begin where the last comparison ended, if what was compared then still stands.
 
         Raises:
             RevocationLogDamagedError: The key service's log or the journal does not verify: everything stays shut.
         """
         forked = yield from call(lambda: self._keys.forked)
-        stones = yield from call(self._keys.tombstones)
+        heads = (yield from remembered(self._core)) if quick and not forked else START
+        stones = yield from call(partial(self._stones, heads))
+        if stones is None or not (yield from intact(heads)):
+            heads, stones = START, (yield from call(self._keys.tombstones))
         by_keys = [Dead(stone.customer, stone.generation, stone.at) for stone in stones]
-        journal = list(sources) + ((yield from call(self._journal.read)) if self._journal else [])
-        log, damaged = yield from self._log()
+        told: tuple[list[Dead], int, str] = ([], *heads[4:])
+        if self._journal is not None:
+            told = yield from call(partial(self._journal.read_after, *heads[4:]))
+        journal = [*sources, *told[0]]
+        log, damaged, last = yield from self._log(heads)
         rows = yield from self._rows(list(latest([*by_keys, *log, *journal])))
         differences = compare(by_keys, log, journal, rows)
         if damaged:
@@ -83,9 +92,21 @@ class Restoring:
             repaired=len(damaged),
             forked=forked,
         )
+        first = (stones[-1].seq, stones[-1].chain) if stones else heads[:2]
+        compared = Heads(*first, *last, *told[1:])
         if found.changed:
             self._core.events.emit("reconciled", **asdict(found))
+        elif compared != heads and not forked:
+            yield from remember(self._core, compared)
         return found
+
+    def _stones(self, heads: Heads) -> Sequence[Tombstone] | None:
+        """The key service's log behind the head that was compared; None if it has another one there."""
+        if not heads.key_seq:
+            return self._keys.tombstones()
+        found = self._keys.tombstones(heads.key_seq - 1)
+        known = found and (found[0].seq, found[0].chain) == heads[:2]
+        return found[1:] if known else None
 
     def _destroy(self, waiting: Sequence[Dead]) -> Plan[int]:
         """Destroys keys on another record's word. What cannot be destroyed now must not keep everyone else waiting."""
@@ -108,11 +129,11 @@ class Restoring:
                 break
         return done
 
-    def _log(self) -> Plan[tuple[list[Dead], list[int]]]:
-        """Who is dead by the database's log, and the positions at which its chain does not hold."""
+    def _log(self, heads: Heads) -> Plan[tuple[list[Dead], list[int], tuple[int, bytes]]]:
+        """Who is dead by the database's log, the positions at which its chain does not hold, and its last entry."""
         dead: list[Dead] = []
         damaged: list[int] = []
-        seq, previous = 0, b""
+        seq, previous = heads.log_seq, heads.log_chain
         while True:
             yield Begin("read")
             page, counter = yield from run(Statement(LOG_PAGE, (seq,)), Statement(GET_COUNTER, LOG_COUNTER))
@@ -120,7 +141,7 @@ class Restoring:
             if not page.rows:
                 if counter.rows and int(counter.rows[0][0]) != seq + 1:  # the last entries are missing
                     damaged.append(seq + 1)
-                return dead, damaged
+                return dead, damaged, (seq, previous)
             for row in page.rows:
                 try:
                     one: Erasure | None = self._core.erasure(row[:7])

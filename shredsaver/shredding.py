@@ -27,6 +27,7 @@ from shredsaver.erasures import (
     append,
     changed,
     latest,
+    moved,
     now,
     plain,
     receipt_of,
@@ -273,8 +274,8 @@ class Shredding:
         state = erasure.REVOKED if one.state == erasure.REVOKED else erasure.RESTRICTED
         (kept,) = yield from run(Statement(GET_NAME, (customer.customer,)))
         name = kept.rows[0][0] if kept.rows and state == erasure.RESTRICTED else None
-        moved = customer if customer.state == state else customer._replace(state=erasure.advance(customer.state, state))
-        row = self._core.customer_row(moved, name)
+        after = customer if customer.state == state else customer._replace(state=erasure.advance(customer.state, state))
+        row = self._core.customer_row(after, name)
         yield from run(changed(self._core, one), Statement(SET_CUSTOMER, row), commit=True)
         kind = "revoked" if state == erasure.REVOKED else "scheduled"
         self._core.events.emit(kind, one.customer, erasure=one.erasure_id, due=one.record.get("due_at"))
@@ -380,17 +381,19 @@ class Shredding:
                 f"the key service still gives out the keys of customer {one.customer.hex()} after their destruction",
                 pending=erasure.remaining(erasure.REVOKED, purge=one.record["purge"]),
             )
-        yield Begin("read")
+        yield Begin("write")
         after = yield from count(one.customer, one.generation)
-        yield Commit()
         record = {"before": after, **one.record, "after": after, "verified_at": now(self._core)}
         if one.record["purge"] and any(after.values()):
+            yield Rollback()
             raise ShredIncompleteError(
                 f"rows of customer {one.customer.hex()} are still there after the purge: "
                 + ", ".join(f"{number} {route}" for route, number in after.items() if number),
                 pending=(erasure.PURGED,),
             )
-        return (yield from advance(self._core, one._replace(record=record)))
+        one, statements = yield from moved(self._core, one._replace(record=record))
+        yield from run(*statements, commit=True)
+        return one
 
     def _refuse_held(self, tokens: Sequence[bytes]) -> Plan[None]:
         """Refuses a batch before any of it is put out of use."""

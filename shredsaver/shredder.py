@@ -78,7 +78,6 @@ class Shredder(Operations):
         journal: str | os.PathLike[str] | None = None,
         on_event: Callable[[Event], None] | None = None,
         auto_setup: bool = True,
-        fingerprints: bool = True,
     ) -> Self:
         """Opens a database with its keys.
 
@@ -101,8 +100,6 @@ class Shredder(Operations):
                 brings nobody back. Recommended.
             on_event: Called with each `Event`, on the thread where it happened; it must be quick.
             auto_setup: Create missing tables. Without it they must be there and current.
-            fingerprints: Do not serialise and revive again messages of a growing list that are what they were. The
-                stored bytes and what is read are the same without it; only the time differs.
 
         Raises:
             ConfigurationError: An argument cannot work, or database and keys do not belong together.
@@ -124,7 +121,6 @@ class Shredder(Operations):
             journal=journal,
             on_event=on_event,
             auto_setup=auto_setup,
-            fingerprints=fingerprints,
         )
         try:
             asyncio.get_running_loop()
@@ -225,9 +221,7 @@ class Started:
         self.restraint = Restraint(self.core)
         self.administration = Administration(self.core, self.outside)
         self.auditor = Auditor(self.core, self.administration)
-        self.saver = ShredSaver(
-            self.core, resolver, memory=memory, serde=options["serde"], fingerprints=options["fingerprints"]
-        )
+        self.saver = ShredSaver(self.core, resolver, memory=memory, serde=options["serde"])
         self.saver.shredder = shredder
         self.store = ShredStore(
             self.core,
@@ -240,7 +234,7 @@ class Started:
         self.store.shredder = shredder
         self.exporter = Exporter(self.core, self.saver, options["templates"])
         try:
-            self.reconciliation = self.reconcile(confirm=False)
+            self.reconciliation = self.reconcile(confirm=False, quick=True)
             if not self.reconciliation.forked and not self.reconciliation.shut:
                 opened.run(self.shredding.resume_due)
         except BaseException:
@@ -249,10 +243,11 @@ class Started:
                 service.close()
             raise
 
-    def reconcile(self, *, confirm: bool, sources: Sequence[Dead] = ()) -> Reconciliation:
+    def reconcile(self, *, confirm: bool, sources: Sequence[Dead] = (), quick: bool = False) -> Reconciliation:
         """Compares the records of revocations; where they do not verify, nothing is served. Blocks."""
         try:
-            found = self.core.database.run(partial(self.restoring.reconcile, confirm=confirm, sources=sources))
+            plan = partial(self.restoring.reconcile, confirm=confirm, sources=sources, quick=quick)
+            found = self.core.database.run(plan)
         except RevocationLogDamagedError as error:
             self.core.shut = error
             return Reconciliation(shut=True)

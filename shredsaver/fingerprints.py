@@ -65,8 +65,8 @@ _private: Final = attrgetter("__pydantic_private__")
 class Revivable(NamedTuple):
     """How much of a list is known to be revived to what its print says."""
 
-    count: int
-    """Messages, from the first."""
+    messages: int
+    """How many, from the first."""
     packed: int
     """Their bytes in the print, without its header."""
     data: int
@@ -181,7 +181,7 @@ def _made(of: Print, count: int) -> list[Any]:
     give = object.__setattr__
     made: list[Any] = []
     for kind, content in zip(of.classes[:count], ormsgpack.unpackb(of.packed), strict=False):
-        message = kind.__new__(kind)
+        message = object.__new__(kind)
         give(message, "__dict__", content)
         give(message, "__pydantic_fields_set__", set(content))
         give(message, "__pydantic_extra__", {})

@@ -57,6 +57,8 @@ MAX_PLAINTEXT: Final = 2**31 - 1 - 32
 
 _FORMAT: Final = 1
 _BODY: Final = 1 + NONCE_BYTES
+_END: Final = 2**64
+_TEXTS: Final = frozenset({bytes, str})
 _VERSION: Final = b"\x01"
 _PADDING: Final = b"\x80"
 
@@ -151,19 +153,28 @@ def associated_data(
     if names is None or len(columns) != len(names):
         raise ValueError(f"table {table} does not bind {len(columns)} columns")
     elements = (_FORMAT, deployment, customer, generation, scope, number, table, *columns)
-    for position, element in enumerate(elements):
-        kind = type(element)  # faster than isinstance, and this runs for every record
-        if kind is bytes or kind is str:
-            continue
-        if kind is int and 0 <= element < 2**64:  # type: ignore[operator] # a bool is an int too, and no number here
-            continue
-        if not isinstance(element, (bytes, str)):
-            raise FormatError(f"associated data of table {table}: element {position} is not what a row can hold")
+    # This runs for every record, so the usual row is told at once and any other looked at element by element.
+    usual = (
+        _TEXTS.issuperset(map(type, columns))
+        and type(deployment) is type(customer) is bytes
+        and type(generation) is type(scope) is type(number) is int
+        and 0 <= (generation | scope | number) < _END
+    )
+    if not usual:
+        _check(table, elements)
     try:
         data: bytes = msgpack.packb(elements)
     except UnicodeEncodeError:
         raise FormatError(f"associated data of table {table}: a text is not valid Unicode") from None
     return data
+
+
+def _check(table: int, elements: tuple[object, ...]) -> None:
+    """Refuses what is no element of associated data: anything but bytes, text and numbers; a bool is no number here."""
+    for position, element in enumerate(elements):
+        if isinstance(element, (bytes, str)) or (type(element) is int and 0 <= element < _END):
+            continue
+        raise FormatError(f"associated data of table {table}: element {position} is not what a row can hold")
 
 
 class Range(NamedTuple):

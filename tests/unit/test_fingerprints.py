@@ -347,7 +347,7 @@ def test_plain_messages_are_made_from_their_print() -> None:
     typed, written = dump(SERDE, value, None)
     taken = revived(typed, written)
     assert taken is not None
-    assert taken.revivable.count == len(value)
+    assert taken.revivable.messages == len(value)
     counted = Counting()
     load(counted, typed, taken, again=True)
     assert counted.loaded == 0

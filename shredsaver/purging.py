@@ -23,6 +23,15 @@ DELETE_OF_CUSTOMER: Final = tuple(
 )
 """What belongs to a customer and to no thread."""
 
+DELETE_LEFT_OVER: Final = tuple(
+    sql(
+        f"DELETE FROM {table} WHERE generation <= ? AND thread IN "
+        "(SELECT thread FROM threads WHERE customer = ? AND generation > ?)"
+    )
+    for table in ("checkpoints", "writes", "parts")
+)
+"""What lies in threads that the customer, enrolled again meanwhile, has taken over."""
+
 _OF_THREADS: Final = (
     "SELECT count(*) FROM {} x WHERE x.generation <= ? AND x.thread IN (SELECT thread FROM threads WHERE customer = ?)"
 )
@@ -65,5 +74,11 @@ def purge(core: Core, one: Erasure) -> Plan[Erasure]:
     state = erasure.PURGED if one.state == erasure.DESTROYED else one.state
     one = one._replace(state=state, record={**one.record, "purged_at": now(core)})
     one, statements = yield from moved(core, one, state if state in erasure.DEAD else None)
-    yield from run(*(Statement(delete, owner) for delete in DELETE_OF_CUSTOMER), *statements, commit=True)
+    left_over = (one.generation, one.customer, one.generation)
+    yield from run(
+        *(Statement(delete, left_over) for delete in DELETE_LEFT_OVER),
+        *(Statement(delete, owner) for delete in DELETE_OF_CUSTOMER),
+        *statements,
+        commit=True,
+    )
     return one

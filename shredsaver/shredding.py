@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
@@ -336,7 +336,8 @@ class Shredding:
         state = one.state
         if destruction.state == "destroyed":
             state = erasure.PURGED if record.get("purged_at") else erasure.DESTROYED
-            record["destroyed_at"] = destruction.destroyed_at or now(self._core)
+            at = destruction.destroyed_at
+            record["destroyed_at"] = stamp(datetime.fromisoformat(at).timestamp()) if at else now(self._core)
         one = one._replace(state=state, generation=generation, record=record)
         one = yield from advance(self._core, one, state)
         if destruction.state == "destroyed":

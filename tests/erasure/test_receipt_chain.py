@@ -1,0 +1,123 @@
+"""Receipts: what verifies and what does not, alone and in their chain."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shredsaver import ReceiptError, certificate, receipts
+
+OLD, NEW, FOREIGN = b"o" * 32, b"n" * 32, b"f" * 32
+
+
+def chain(length: int, *, start: int = 1, previous: str | None = None, seed: bytes = OLD) -> list[str]:
+    made: list[str] = []
+    for number in range(start, start + length):
+        made.append(receipts.sign({"number": number, "previous": previous, "erasure": f"e-{number}"}, seed))
+        previous = receipts.digest(made[-1])
+    return made
+
+
+def renewed(before: list[str]) -> str:
+    number = len(before) + 1
+    return receipts.key_change({"number": number, "previous": receipts.digest(before[-1])}, OLD, NEW)
+
+
+def key(seed: bytes) -> str:
+    return receipts.public_key(seed)
+
+
+def test_a_chain_verifies_whole_and_from_any_point() -> None:
+    made = chain(5)
+    for first in range(5):
+        assert len(receipts.verify_chain(made[first:], [key(OLD)])) == 5 - first
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda made: made[:2] + made[3:], "missing"),
+        (lambda made: [made[0], made[2], made[1], made[3]], "missing"),
+        (lambda made: [made[1], made[0]], "out of order"),
+        (lambda made: [made[0], made[0]], "out of order"),
+        (lambda made: made[:2] + chain(1, start=3, previous="0" * 64), "forked"),
+        (lambda made: made[:2] + chain(1, start=3, previous=receipts.digest(made[1]), seed=FOREIGN), "not among"),
+        (lambda made: [*made[:2], made[2][:-6] + ("AAAAAA" if made[2][-6:] != "AAAAAA" else "BBBBBA")], "signature"),
+    ],
+    ids=["gap", "swapped", "reversed", "twice", "fork", "forgery", "signature"],
+)
+def test_what_is_wrong_with_a_chain_is_named(change: Any, says: str) -> None:
+    with pytest.raises(ReceiptError, match=says):
+        receipts.verify_chain(change(chain(4)), [key(OLD)])
+
+
+def test_a_new_signing_key_counts_once_the_old_one_said_so() -> None:
+    before = chain(2)
+    change = renewed(before)
+    after = chain(2, start=4, previous=receipts.digest(change), seed=NEW)
+    verified = receipts.verify_chain([*before, change, *after], [key(OLD)])
+    assert {one.key_id for one in verified[3:]} == {receipts.verify(after[0], key(NEW)).key_id}
+    with pytest.raises(ReceiptError, match="not among"):
+        receipts.verify_chain([*before, *after], [key(OLD)])
+
+
+def test_a_key_that_did_not_sign_the_change_does_not_count() -> None:
+    before = chain(1)
+    said = json.loads(base64.urlsafe_b64decode(renewed(before).split(".")[1] + "=="))
+    said["new_key"] = base64.urlsafe_b64encode(b"x" * 32).rstrip(b"=").decode()
+    with pytest.raises(ReceiptError, match="did not sign"):
+        receipts.verify_chain([*before, receipts.sign(said, OLD)], [key(OLD)])
+
+
+@settings(max_examples=150, deadline=None)
+@given(position=st.integers(0, 10_000), by=st.integers(1, 255))
+def test_no_changed_receipt_verifies(position: int, by: int) -> None:
+    (made,) = chain(1)
+    data = bytearray(made.encode())
+    data[position % len(data)] ^= by
+    with pytest.raises(ReceiptError):
+        receipts.verify(data.decode("latin-1"), key(OLD))
+
+
+@pytest.mark.parametrize("text", ["", "a.b", "a.b.c.d", "....", "é.é.é", "x" * 2_000_000, "[" * 5000])
+def test_what_is_no_receipt(text: str) -> None:
+    with pytest.raises(ReceiptError):
+        receipts.verify(text, key(OLD))
+
+
+@pytest.mark.parametrize("header", [{"alg": "none"}, {"alg": "EdDSA"}, {"crit": ["b64"]}, {"typ": "JWT"}])
+def test_another_kind_of_jws_is_none_of_ours(header: dict[str, Any]) -> None:
+    (made,) = chain(1)
+    head, body, _ = made.split(".")
+    said = json.loads(base64.urlsafe_b64decode(head + "=="))
+    other = base64.urlsafe_b64encode(json.dumps({**said, **header}).encode()).rstrip(b"=").decode()
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    signed = f"{other}.{body}"
+    signature = base64.urlsafe_b64encode(Ed25519PrivateKey.from_private_bytes(OLD).sign(signed.encode()))
+    with pytest.raises(ReceiptError):
+        receipts.verify(f"{signed}.{signature.rstrip(b'=').decode()}", key(OLD))
+
+
+@pytest.mark.parametrize("public", ["", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", b"x" * 31])
+def test_what_is_no_public_key(public: Any) -> None:
+    with pytest.raises(ReceiptError):
+        receipts.verify(chain(1)[0], public)
+
+
+def test_a_certificate_holds_nothing_active_and_escapes_what_it_shows() -> None:
+    nasty = "<script>alert(1)</script>"
+    made = receipts.sign(
+        {"number": 1, "erasure": nasty, "pending": [nasty], "targets": {nasty: {"status": nasty}}, "tool": nasty}, OLD
+    )
+    page = certificate.page(receipts.verify(made, key(OLD)), made)
+    assert "<script" not in page
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "src=" not in page
+    assert "Not complete yet" in page

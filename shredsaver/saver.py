@@ -368,9 +368,8 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         stored = _metadata(config, metadata)
         values = {channel: _snapshot(value) for channel, value in checkpoint["channel_values"].items()}
         run_id, source, step = stored.get("run_id"), stored.get("source"), stored.get("step")
-        uses_delta = bool(stored.get("counters_since_delta_snapshot")) or any(
-            isinstance(value, _DeltaSnapshot) for value in values.values()
-        )
+        counters = stored.get("counters_since_delta_snapshot") or {}
+        uses_delta = bool(counters) or any(isinstance(value, _DeltaSnapshot) for value in values.values())
         return ref, NewCheckpoint(
             ns=configurable.get("checkpoint_ns") or "",
             checkpoint_id=checkpoint["id"],
@@ -385,6 +384,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
             source=source if isinstance(source, str) and source in _SOURCES else "",
             step=str(step) if type(step) is int else "",
             uses_delta=uses_delta,
+            delta=frozenset(counters) if isinstance(counters, dict) else frozenset(),
         )
 
     def _query(

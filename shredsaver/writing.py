@@ -28,6 +28,8 @@ from shredsaver.sealing import CHECKPOINT, PART, WRITE
 from shredsaver.threads import LAST_NUMBER, Ref, claim, no_owner
 
 ATTEMPTS: Final = 1000
+PRINTED: Final = 6
+"""Messages of a list from which its print pays."""
 ADVANCE_THREAD: Final = sql(
     "UPDATE threads SET next_record = ?, next_part = ?, touched_at = ?, "
     "uses_delta = CASE WHEN ? = 1 THEN 1 ELSE uses_delta END "
@@ -70,6 +72,8 @@ class NewCheckpoint(NamedTuple):
     source: str
     step: str
     uses_delta: bool
+    delta: frozenset[str]
+    """Delta channels: one without a value whose version did not change still stands at its parent's snapshot."""
 
 
 class NewWrite(NamedTuple):
@@ -185,7 +189,7 @@ class Writer:
             if channel not in new.changed and new.parent_id:
                 continue
             what = f"the value of channel {channel!r}"
-            if printed and type(value) is list:
+            if printed and type(value) is list and len(value) >= PRINTED:
                 before = known.prints.get((new.ns, channel)) if known is not None else None
                 typed[channel], taken = attempt(partial(dump, serde, value, before), value, what)
                 check_size(typed[channel][1], what)
@@ -210,7 +214,7 @@ class Writer:
         self, ref: Ref, new: NewCheckpoint, typed: dict[str, Typed], serde: SerializerProtocol
     ) -> Plan[dict[str, Known]]:
         """The unchanged channels' values, where the parent has them; the others are serialised after all."""
-        wanted = new.values.keys() - typed.keys()
+        wanted = (new.values.keys() | (new.delta - new.changed)) - typed.keys()
         if not wanted:
             return {}
         known = self.memory.get(ref.thread)
@@ -222,7 +226,7 @@ class Writer:
             found = parent.get(channel)
             if found is not None and channel in new.versions and _same(found.version, new.versions[channel]):
                 inherited[channel] = found
-            else:
+            elif channel in new.values:
                 typed[channel] = serialise(serde, new.values[channel], f"the value of channel {channel!r}")
         return inherited
 

@@ -21,6 +21,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, RESUME
 
 from shredsaver import CustomerUnresolvedError, ThreadOwnershipError
+from tests.conftest import BACKENDS
 from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import chain, checkpoint, checkpoint_id, config, metadata, put
@@ -38,7 +39,14 @@ METHODS = [
 ]
 
 
-@pytest.fixture(params=["ours", "stock"])
+ON_BOTH = pytest.mark.parametrize(
+    ("backend", "subject"),
+    [*((backend, "ours") for backend in BACKENDS), (BACKENDS[0], "stock")],  # the stock saver has no backend of ours
+    indirect=True,
+)
+
+
+@pytest.fixture
 def subject(request: pytest.FixtureRequest, make_shredder: Callable[..., Any]) -> BaseCheckpointSaver[Any]:
     """Our saver, then the one that defines what is right."""
     if request.param == "stock":
@@ -87,6 +95,7 @@ class TestReading:
         with pytest.raises(ThreadOwnershipError):
             put(call, saver, running, {"x": 1})
 
+    @ON_BOTH
     def test_a_falsy_checkpoint_id_means_the_latest(self, call: Caller, subject: Any) -> None:
         stored = chain(call, subject, config(), [{"x": 1}, {"x": 2}])
         for nothing in (None, ""):
@@ -141,6 +150,7 @@ class TestReading:
         put(call, saver, config("t-1", one), {"x": 1})
         assert call(saver, "get_tuple", config("t-1", str(one))) is not None
 
+    @ON_BOTH
     def test_what_is_read_is_never_shared(self, call: Caller, subject: Any) -> None:
         shared = {"inner": [1]}
         put(call, subject, config(), {"one": [shared, shared], "two": shared})
@@ -149,12 +159,14 @@ class TestReading:
         values = call(subject, "get_tuple", config()).checkpoint["channel_values"]
         assert values == {"one": [{"inner": [1]}, {"inner": [1]}], "two": {"inner": [1]}}
 
+    @ON_BOTH
     def test_what_is_changed_after_a_put_is_not_saved(self, call: Caller, subject: Any) -> None:
         value = ["before"]
         put(call, subject, config(), {"x": value})
         value.append("after")
         assert call(subject, "get_tuple", config()).checkpoint["channel_values"] == {"x": ["before"]}
 
+    @ON_BOTH
     def test_blocking_calls_work_inside_a_running_loop(self, call: Caller, subject: Any) -> None:
         def body() -> Any:
             where = config()
@@ -169,6 +181,7 @@ class TestReading:
 
 
 class TestWriting:
+    @ON_BOTH
     def test_writes_may_come_before_their_checkpoint(self, call: Caller, subject: Any) -> None:
         made = checkpoint({"x": 1})
         call(subject, "put_writes", config(checkpoint_id=made["id"]), [("x", 2)], "task")
@@ -182,6 +195,7 @@ class TestWriting:
             call(saver, "put", config("t-1", "c-2"), made, metadata(), made["channel_versions"])
         call(saver, "put", config("t-1", None), made, metadata(), made["channel_versions"])
 
+    @ON_BOTH
     def test_a_subgraph_may_be_saved_before_its_parent(self, call: Caller, subject: Any) -> None:
         inner = {"configurable": {**config()["configurable"], "checkpoint_ns": "child:1"}}
         put(call, subject, inner, {"x": "inner"})
@@ -200,6 +214,7 @@ class TestWriting:
             call(saver, "put_writes", config("t-1", None, checkpoint_id=made["id"]), [("x", 2)], "task")
         assert backend.contents() == before
 
+    @ON_BOTH
     def test_regular_writes_keep_the_first_and_special_ones_the_last(self, call: Caller, subject: Any) -> None:
         stored = put(call, subject, config(), {"x": 0})
         call(subject, "put_writes", stored, [("x", "first"), (ERROR, "first error")], "task")
@@ -208,11 +223,13 @@ class TestWriting:
             [("task", ERROR, "second error"), ("task", "x", "first")]
         )
 
+    @ON_BOTH
     def test_duplicates_within_a_batch_collapse(self, call: Caller, subject: Any) -> None:
         stored = put(call, subject, config(), {"x": 0})
         call(subject, "put_writes", stored, [(INTERRUPT, "a"), (INTERRUPT, "b"), (INTERRUPT, "c")], "task")
         assert writes_of(call, subject, config()) == [("task", INTERRUPT, "c")]
 
+    @ON_BOTH
     def test_an_interrupt_write_and_a_regular_write_do_not_collide(self, call: Caller, subject: Any) -> None:
         stored = put(call, subject, config(), {"x": 0})
         call(subject, "put_writes", stored, [("x", 1), ("y", 2)], "task")
@@ -225,6 +242,7 @@ class TestWriting:
             (RESUME, "['answer']"),
         }
 
+    @ON_BOTH
     def test_writes_come_back_in_the_order_live_execution_applies_them(self, call: Caller, subject: Any) -> None:
         stored = put(call, subject, config(), {"x": 0})
         for task_id, path in [("b", "~pull, two"), ("a", "~pull, two"), ("c", "~pull, one"), ("z", "")]:
@@ -232,11 +250,13 @@ class TestWriting:
         order = [value for _, _, value in writes_of(call, subject, config())]
         assert order == ["z0", "z1", "c0", "c1", "a0", "a1", "b0", "b1"]
 
+    @ON_BOTH
     def test_no_writes_is_no_error(self, call: Caller, subject: Any) -> None:
         stored = put(call, subject, config(), {"x": 0})
         call(subject, "put_writes", stored, [], "task")
         assert writes_of(call, subject, config()) == []
 
+    @ON_BOTH
     def test_putting_an_id_again_replaces_it(self, call: Caller, subject: Any) -> None:
         first = put(call, subject, config(), {"x": 0})
         again = str(uuid6(clock_seq=-1))
@@ -261,6 +281,7 @@ class TestWriting:
 
 
 class TestVersions:
+    @ON_BOTH
     def test_unchanged_channels_are_carried_over(self, call: Caller, subject: Any) -> None:
         first = put(call, subject, config(), {"x": ["a"], "y": 1})
         made = checkpoint({"x": ["a"], "y": 1})
@@ -271,11 +292,13 @@ class TestVersions:
         put(call, saver, config(), {"x": ["a"], "y": 1}, new_versions={})
         assert call(saver, "get_tuple", config()).checkpoint["channel_values"] == {"x": ["a"], "y": 1}
 
+    @ON_BOTH
     def test_a_value_changed_in_place_without_a_version_is_not_saved(self, call: Caller, subject: Any) -> None:
         first = put(call, subject, config(), {"x": ["a"]})
         call(subject, "put", config(checkpoint_id=checkpoint_id(first)), checkpoint({"x": ["a", "b"]}), metadata(), {})
         assert call(subject, "get_tuple", config()).checkpoint["channel_values"] == {"x": ["a"]}
 
+    @ON_BOTH
     def test_a_channel_with_a_version_and_no_value_is_empty(self, call: Caller, subject: Any) -> None:
         first = put(call, subject, config(), {"x": ["a"], "y": 1})
         made = checkpoint({"y": 1})
@@ -285,6 +308,7 @@ class TestVersions:
         assert found["channel_values"] == {"y": 1}
         assert found["channel_versions"] == {"x": 2, "y": 1}
 
+    @ON_BOTH
     def test_a_fork_sees_what_its_parent_saw(self, call: Caller, subject: Any) -> None:
         stored = chain(call, subject, config(), [{"x": ["a"]}, {"x": ["a", "b"]}])
         back = config(checkpoint_id=checkpoint_id(stored[0]))
@@ -302,6 +326,7 @@ class TestVersions:
             found = call(saver, "get_tuple", stored)
             assert found.checkpoint["channel_values"] == {"x": ["a" * 200, last]}
 
+    @ON_BOTH
     @pytest.mark.parametrize("version", [3, 2.5, "00000000000000000000000000000003.0.123"])
     def test_versions_are_opaque(self, call: Caller, subject: Any, version: Any) -> None:
         put(call, subject, config(), {"x": 1}, version=version)
@@ -326,21 +351,25 @@ class TestListing:
             expected.append(checkpoint_id(stored))
         assert [checkpoint_id(t.config) for t in call(saver, "list", None)] == expected[::-1]
 
+    @ON_BOTH
     def test_limit(self, call: Caller, subject: Any) -> None:
         chain(call, subject, config(), [{"x": n} for n in range(5)])
         for limit, expected in ((None, 5), (2, 2), (99, 5), (0, 0), (-1, 0)):
             assert len(call(subject, "list", config(), limit=limit)) == expected, limit
 
+    @ON_BOTH
     def test_before(self, call: Caller, subject: Any) -> None:
         stored = chain(call, subject, config(), [{"x": n} for n in range(4)])
         found = call(subject, "list", config(), before=stored[2])
         assert [t.config for t in found] == [stored[1], stored[0]]
         assert len(call(subject, "list", config(), before={"configurable": {"thread_id": "t-1"}})) == 4
 
+    @ON_BOTH
     def test_a_config_with_an_id_gives_that_one(self, call: Caller, subject: Any) -> None:
         stored = chain(call, subject, config(), [{"x": n} for n in range(3)])
         assert [t.config for t in call(subject, "list", stored[1])] == [stored[1]]
 
+    @ON_BOTH
     def test_no_namespace_means_every_namespace(self, call: Caller, subject: Any) -> None:
         for ns in ("", "child:1", "child:1|grand:2"):
             put(call, subject, {"configurable": {**config()["configurable"], "checkpoint_ns": ns}}, {"x": ns})
@@ -349,6 +378,7 @@ class TestListing:
         assert found == {"", "child:1", "child:1|grand:2"}
         assert len(call(subject, "list", config())) == 1
 
+    @ON_BOTH
     @pytest.mark.parametrize(
         ("wanted", "steps"),
         [
@@ -380,6 +410,7 @@ class TestListing:
         found = call(subject, "list", config(), filter=wanted)
         assert sorted(t.metadata["step"] for t in found) == steps
 
+    @ON_BOTH
     def test_the_limit_counts_what_the_filter_left(self, call: Caller, subject: Any) -> None:
         for step in range(10):
             put(call, subject, config(), {"x": step}, step=step, even=step % 2 == 0)
@@ -403,6 +434,7 @@ class TestListing:
 
 
 class TestMetadata:
+    @ON_BOTH
     def test_values_of_any_type_come_back(self, call: Caller, subject: Any) -> None:
         given = {
             "uuid": uuid.uuid4(),
@@ -416,6 +448,7 @@ class TestMetadata:
         expected = {"source": "loop", "step": 0, "parents": {}, "customer_id": "c-1", "scalar": "s", **given}
         assert found == {**expected, "flag": True}
 
+    @ON_BOTH
     def test_nul_in_state_and_metadata(self, call: Caller, subject: Any) -> None:
         put(call, subject, config(), {"x": "x\x00y", "list": ["\x00"]}, deep={"k": "x\x00y"})
         found = call(subject, "get_tuple", config())

@@ -77,7 +77,9 @@ def test_two_hundred_conversations(turns: int, backend: PostgresBackend, tmp_pat
             return int(rows[0][0])
 
         with PostgresProxy(backend.url, latency=DATABASE_TAKES) as proxy:
-            async with Shredder.open(proxy.url + "&pool_size=10", keys=SlowKeys(tmp_path / "keys")) as shredder:
+            async with Shredder.open(
+                proxy.url + "&pool_size=10", keys=SlowKeys(tmp_path / "keys", slots=16)
+            ) as shredder:
                 graph = line("a", "b").compile(checkpointer=shredder.saver)
                 done = asyncio.Event()
                 watching = [asyncio.ensure_future(lateness(done)), asyncio.ensure_future(watch(done))]

@@ -41,18 +41,16 @@ def through(serde: Any, value: Any) -> Any:
     return serde.loads_typed(serde.dumps_typed(value))
 
 
-@pytest.mark.parametrize("name", CORPUS)
-def test_a_value_is_what_the_plain_serializer_makes_of_it(call: Caller, saver: Any, name: str) -> None:
-    value = CORPUS[name]
-    expected, listed = (through(JsonPlusSerializer(), one) for one in (value, [value]))
-    stored = put(call, saver, config(), {"x": value, "neighbour": [value]}, extra=[value])
-    call(saver, "put_writes", stored, [("x", value)], "task")
-    found = call(saver, "get_tuple", config())
-    assert same(
-        found.checkpoint["channel_values"], {"x": expected, "neighbour": through(JsonPlusSerializer(), [value])}
-    )
-    assert same(found.metadata["extra"], listed)
-    assert same(found.pending_writes[0][2], expected)
+def test_a_value_is_what_the_plain_serializer_makes_of_it(call: Caller, saver: Any) -> None:
+    for number, (name, value) in enumerate(CORPUS.items()):
+        here = config(f"t-{number}")
+        expected, listed = (through(JsonPlusSerializer(), one) for one in (value, [value]))
+        stored = put(call, saver, here, {"x": value, "neighbour": [value]}, extra=[value])
+        call(saver, "put_writes", stored, [("x", value)], "task")
+        found = call(saver, "get_tuple", here)
+        assert same(found.checkpoint["channel_values"], {"x": expected, "neighbour": listed}), name
+        assert same(found.metadata["extra"], listed), name
+        assert same(found.pending_writes[0][2], expected), name
 
 
 def test_a_growing_value_is_right_at_every_step(call: Caller, saver: Any) -> None:

@@ -6,7 +6,7 @@ import hmac
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from shredsaver import erasure
+from shredsaver import erasure, receipts
 from shredsaver.core import GET_ERASURE, LOCK_CUSTOMER, Core, Erasure
 from shredsaver.db.base import Begin, Commit, Plan, Statement, run, sql
 from shredsaver.errors import RevocationLogDamagedError
@@ -65,6 +65,13 @@ def number(counter: tuple[bytes, int, int]) -> Plan[int]:
     """The next number of a log, within the open transaction; others wait for this one."""
     _, taken = yield from run(Statement(ADD_COUNTER, (*counter, 1)), Statement(NEXT_SEQ, counter))
     return int(taken.rows[0][0])
+
+
+def next_receipt() -> Plan[tuple[int, str | None]]:
+    """The next receipt's number and the digest of the one before, within the open transaction."""
+    taken = yield from number(RECEIPT_COUNTER)
+    (last,) = yield from run(Statement(LAST_RECEIPT, (taken - 1,)))
+    return taken, receipts.digest(last.rows[0][0]) if last.rows else None
 
 
 def append(core: Core, one: Erasure, retry: bytes | None) -> Plan[Erasure]:

@@ -8,28 +8,24 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from shredsaver import erasures, receipts
-from shredsaver.audit import Audit
+from shredsaver import receipts
 from shredsaver.customers import exact_id
-from shredsaver.db.base import Plan, T
+from shredsaver.db.base import Plan
 from shredsaver.errors import ConfigurationError
 from shredsaver.importing import Importer
-from shredsaver.kms.base import Report
+from shredsaver.inspecting import Inspecting
 from shredsaver.reconcile import Dead, Reconciliation
 from shredsaver.results import CustomerStatus, ShredPlan, ShredResult
+from shredsaver.revoking import Request
 from shredsaver.rotating import rotate_customer
 from shredsaver.serializer import ShredSerializer
-from shredsaver.shredding import Request
 
 if TYPE_CHECKING:
-    from shredsaver.shredder import Started
+    pass
 
 
-class Operations:
+class Operations(Inspecting):
     """The operations of a `Shredder`, which opens what they work with."""
-
-    def _start(self) -> Started:
-        raise TypeError("operations need a Shredder")
 
     # -- erasure ----------------------------------------------------------------------------------------------------
 
@@ -266,12 +262,13 @@ class Operations:
 
     def _dead_by(self, chain: Sequence[str]) -> list[Dead]:
         """Whom of those in use a chain of receipts says to be dead. Receipts name nobody: all are tried on all."""
-        verified = receipts.verify_chain(chain, [self.public_key()])
-        living = [(one.customer_id, one.customer) for one in self.customers() if one.customer_id] if verified else []
+        verified = receipts.verify_chain(chain, self.public_keys()) if chain else []
+        erased = [one.payload for one in verified if "erasure" in one.payload]
+        living = [(one.customer_id, one.customer) for one in self.customers() if one.customer_id] if erased else []
         dead = []
-        for one in verified:
-            salt = receipts.salt(self._start().core.secrets.receipt_key, str(one.payload["erasure"]))
-            who, at = one.payload["who"], str(one.payload["when"]["revoked"])
+        for said in erased:
+            salt = receipts.salt(self._start().core.secrets.receipt_key, str(said["erasure"]))
+            who, at = said["who"], str(said["when"]["revoked"])
             for customer_id, token in living:
                 if receipts.commitment(salt, "customer", customer_id) == who["commitment"]:
                     dead.append(Dead(bytes.fromhex(token), int(who["generation"]), at))
@@ -286,71 +283,6 @@ class Operations:
     def serializer_for(self, customer_id: str) -> ShredSerializer:
         """Serialising and sealing for one customer, for the ``serde=`` of another saver; see `ShredSerializer`."""
         return ShredSerializer(self._start().core, exact_id(customer_id, "customer_id"))
-
-    # -- proof ------------------------------------------------------------------------------------------------------
-
-    def audit(self, customer_id: str) -> Audit:
-        """Counts by route what is there of a customer, and how much of it opens: before, during and after a shred."""
-        return self._run(partial(self._start().auditor.audit, self._token(customer_id)))
-
-    async def aaudit(self, customer_id: str) -> Audit:
-        """As `audit`."""
-        return await self._arun(partial(self._start().auditor.audit, self._token(customer_id)))
-
-    def receipts(self) -> Iterator[str]:
-        """Every receipt of the deployment in the order of the chain, for `receipts.verify_chain`."""
-        after = 0
-        while page := self._run(partial(erasures.page_of_receipts, after)):
-            yield from (receipt for _, receipt in page)
-            after = page[-1][0]
-
-    async def areceipts(self) -> AsyncIterator[str]:
-        """As `receipts`."""
-        after = 0
-        while page := await self._arun(partial(erasures.page_of_receipts, after)):
-            for _, receipt in page:
-                yield receipt
-            after = page[-1][0]
-
-    def public_key(self) -> str:
-        """The key that receipts are verified with, as PEM."""
-        return receipts.public_key(self._start().core.secrets.signing_key)
-
-    async def apublic_key(self) -> str:
-        """As `public_key`."""
-        return await asyncio.to_thread(self.public_key)
-
-    def check_keys(self) -> Report:
-        """Opens every key and checks the key service's whole log."""
-        return self._start().core.keys.verify()
-
-    async def acheck_keys(self) -> Report:
-        """As `check_keys`."""
-        return await asyncio.to_thread(self.check_keys)
-
-    def check_log(self) -> int:
-        """Checks the chain of the log of erasures; gives its length.
-
-        Raises:
-            RevocationLogDamagedError: An entry is missing, altered or out of order.
-        """
-        return self._run(partial(erasures.check, self._start().core))
-
-    async def acheck_log(self) -> int:
-        """As `check_log`."""
-        return await self._arun(partial(erasures.check, self._start().core))
-
-    def unfinished(self) -> int:
-        """How many erasures are not complete."""
-        return len(self._run(partial(erasures.unfinished, self._start().core)))
-
-    async def aunfinished(self) -> int:
-        """As `unfinished`."""
-        return len(await self._arun(partial(erasures.unfinished, self._start().core)))
-
-    def target_names(self) -> list[str]:
-        """The names of the erasure targets."""
-        return self._start().outside.names
 
     def export(self, customer_id: str) -> Iterator[str]:
         """Everything that is held on a customer, decrypted, as lines of JSON. Nothing is held between two lines.
@@ -383,9 +315,6 @@ class Operations:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _token(self, customer_id: object) -> bytes:
-        return self._start().core.token("customer", exact_id(customer_id, "customer_id"))
-
     def _shred(self, customer_ids: Sequence[str], request: Request) -> Callable[[], Plan[list[ShredResult]]]:
         names = dict.fromkeys(exact_id(customer_id, "customer_id") for customer_id in customer_ids)
         return partial(self._start().shredding.shred, [(self._token(name), name) for name in names], request)
@@ -407,9 +336,3 @@ class Operations:
     def _enrol(self, customer_id: str) -> Callable[[], Plan[CustomerStatus]]:
         name = exact_id(customer_id, "customer_id")
         return partial(self._start().administration.enrol, self._token(name), name)
-
-    def _run(self, factory: Callable[[], Plan[T]]) -> T:
-        return self._start().core.database.run(factory)
-
-    async def _arun(self, factory: Callable[[], Plan[T]]) -> T:
-        return await self._start().core.database.arun(factory)

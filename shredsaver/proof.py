@@ -6,7 +6,7 @@ import re
 from importlib.metadata import version
 from typing import Any, Final
 
-from shredsaver import erasures, receipts
+from shredsaver import erasures, receipts, signing
 from shredsaver.core import Core, Erasure
 from shredsaver.db.base import Begin, Plan, Rollback, Statement, run
 
@@ -43,11 +43,9 @@ def issue(core: Core, one: Erasure, pending: tuple[str, ...]) -> Plan[Erasure]:
     if one.state == erasures.COMPLETE:  # another process was faster: there is one last receipt
         yield Rollback()
         return one
-    number = yield from erasures.number(erasures.RECEIPT_COUNTER)
-    (last,) = yield from run(Statement(erasures.LAST_RECEIPT, (number - 1,)))
-    previous = receipts.digest(last.rows[0][0]) if last.rows else None
+    number, previous = yield from erasures.next_receipt()
     statement = payload(core, one, pending, number, previous)
-    receipt = receipts.sign(statement, core.secrets.signing_key)
+    receipt = receipts.sign(statement, (yield from signing.current(core)))
     if not pending:
         one = one._replace(state=erasures.COMPLETE)
         statements = [erasures.changed(core, one), Statement(erasures.SET_RETRY, (None, one.erasure_id))]

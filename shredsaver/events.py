@@ -30,6 +30,7 @@ def _companion(name: str) -> Any:
 _metrics: Final = _companion("opentelemetry.metrics")
 _trace: Final = _companion("opentelemetry.trace")
 _log: Final = logging.getLogger("shredsaver")
+_log.addHandler(logging.NullHandler())  # silent until the application sets logging up, as libraries should be
 
 KINDS: Final = (
     "created",

@@ -22,7 +22,6 @@ from tests.support.graphs import (
     subgraph_nested_with_interrupt,
     subgraph_with_memory,
 )
-from tests.support.processes import Worker, worker
 from tests.support.views import name_checkpoints, stored
 
 LONG = ["element " * 40 + str(n) for n in range(8)]
@@ -241,19 +240,19 @@ class TestPruning:
         call(saver, "prune", ["t-1"])
         assert call(graph, "invoke", Command(resume="c"), here)["items"] == ["begin", "a", "b", "c"]
 
-    def test_what_is_pruned_elsewhere_is_not_built_upon(
-        self, call: Caller, saver: Any, backend: Backend, keys: str
+    @pytest.mark.parametrize("deed", ["prune", "delete_for_runs"])
+    def test_parts_that_went_elsewhere_are_not_built_upon(
+        self, deed: str, call: Caller, saver: Any, make_shredder: Callable[..., Any]
     ) -> None:
-        fill(call, saver, "t-1")
-        with worker(backend.url, keys=keys) as other:
-            assert isinstance(other, Worker)
-            other(prune, "t-1")
-        stored_config = put(call, saver, config("t-1"), {"x": LONG}, version=8)
-        assert call(saver, "get_tuple", stored_config).checkpoint["channel_values"] == {"x": LONG}
-
-
-def prune(shredder: Any, thread: str) -> None:
-    shredder.saver.prune([thread])
+        """This saver remembers a pending write's parts; another deletes them; the same text is written again."""
+        first = put(call, saver, config(), {"x": []}, run_id="run")
+        call(saver, "put_writes", first, [("x", LONG)], "task")
+        second = put(call, saver, config(checkpoint_id=checkpoint_id(first)), {"x": []}, version=2)
+        other = make_shredder().saver
+        call(other, deed, ["t-1"] if deed == "prune" else ["run"])
+        third = put(call, saver, second, {"x": LONG}, version=3)
+        for reader in (saver, other, make_shredder().saver):
+            assert call(reader, "get_tuple", third).checkpoint["channel_values"] == {"x": LONG}
 
 
 class TestDeltaHistory:

@@ -16,6 +16,7 @@ the same reason messages can be made again from a print, once it is known that t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
@@ -46,6 +47,7 @@ CLASSES: Final[frozenset[type]] = frozenset(
 
 _DUMPS: Final = JsonPlusSerializer.dumps_typed
 _LOADS: Final = JsonPlusSerializer.loads_typed
+CHUNK: Final = 32
 _OWN_METHODS: Final = ("dumps_typed", "loads_typed")
 _TAG: Final = "msgpack"
 _FIXED: Final = 16  # elements from which an array's header is longer than a byte
@@ -67,13 +69,11 @@ class Revivable(NamedTuple):
 
     messages: int
     """How many, from the first."""
-    packed: int
-    """Their bytes in the print, without its header."""
     data: int
     """Their bytes in the serialised list, without its header."""
 
 
-_NOTHING: Final = Revivable(0, 0, 0)
+_NOTHING: Final = Revivable(0, 0)
 
 
 class Print(NamedTuple):
@@ -81,15 +81,21 @@ class Print(NamedTuple):
 
     Attributes:
         classes: Each message's class.
-        packed: msgpack of the list of their ``__dict__``s.
+        packed: msgpack of the lists of their ``__dict__``s, `CHUNK` messages at a time: what is short stays in the
+            processor's cache, and equal chunks of two prints are one object.
         data: What the serializer makes of the list.
         revivable: How much of it can be made again from ``packed``.
     """
 
     classes: list[type]
-    packed: bytes
+    packed: tuple[bytes, ...]
     data: bytes
     revivable: Revivable = _NOTHING
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds beside ``data``."""
+        return sum(map(len, self.packed))
 
     def __repr__(self) -> str:
         return f"Print({len(self.classes)} messages, {len(self.data)} bytes)"
@@ -118,24 +124,22 @@ def dump(serde: SerializerProtocol, value: Any, before: Print | None) -> tuple[T
     Returns:
         The tag and bytes, and the value's print if it has one.
     """
-    taken = _taken(value)
+    taken = _taken(value, before.packed if before is not None else ())
     if taken is None:
         return serde.dumps_typed(value), None
     classes, packed = taken
-    count = len(before.classes) if before is not None else 0
-    start = len(_header(len(classes)))
-    if before is None or classes[:count] != before.classes or not packed.startswith(_body(before.packed, count), start):
+    if before is None or not _continues(classes, packed, before):
         typed = serde.dumps_typed(value)
         # Taken again: a message that somebody changed meanwhile must not be remembered with bytes of its old content.
-        return typed, Print(classes, packed, typed[1]) if _taken(value) == taken else None
+        return typed, Print(classes, packed, typed[1]) if _taken(value, packed) == taken else None
+    count = len(before.classes)
     if count == len(classes):
         return (_TAG, before.data), before
     added = value[count:]
     tail = serde.dumps_typed(added)[1]
     data = b"".join((_header(len(classes)), _body(before.data, count), _body(tail, len(added))))
-    if not _ends(packed, start + len(_body(before.packed, count)), added):
-        return serde.dumps_typed(value), None
-    return (_TAG, data), Print(classes, packed, data, before.revivable)
+    now = Print(classes, packed, data, before.revivable)
+    return ((_TAG, data), now) if _holds(now, value, count) else (serde.dumps_typed(value), None)
 
 
 def load(serde: SerializerProtocol, typed: Typed, before: Print | None, *, again: bool) -> tuple[Any, Print | None]:
@@ -153,16 +157,15 @@ def load(serde: SerializerProtocol, typed: Typed, before: Print | None, *, again
     if before is None or typed != (_TAG, before.data):
         value = serde.loads_typed(typed)
         return value, _of_revived(serde, value, typed) if again else None
-    known, packed, data = before.revivable
+    known, data = before.revivable
     total = len(before.classes)
-    header = len(_header(total))
     value = _made(before, known)
     if known == total:
         return value, before
-    rest = serde.loads_typed((_TAG, _header(total - known) + memoryview(before.data)[header + data :]))
-    if _revivable(rest) and _ends(before.packed, header + packed, rest):
-        before = before._replace(revivable=_all(total, before.packed, before.data))
-    return value + rest, before
+    value += serde.loads_typed((_TAG, _header(total - known) + _body(before.data, total)[data:]))
+    if _revivable(value[known:]) and _holds(before, value, known):
+        before = before._replace(revivable=_all(total, before.data))
+    return value, before
 
 
 def _of_revived(serde: SerializerProtocol, value: Any, typed: Typed) -> Print | None:
@@ -171,16 +174,15 @@ def _of_revived(serde: SerializerProtocol, value: Any, typed: Typed) -> Print | 
     if taken is None or not value or not _revivable(value) or serde.dumps_typed(value) != typed:
         return None
     classes, packed = taken
-    return Print(classes, packed, typed[1], _all(len(classes), packed, typed[1]))
+    return Print(classes, packed, typed[1], _all(len(classes), typed[1]))
 
 
 def _made(of: Print, count: int) -> list[Any]:
-    """Messages made from a print, as reviving made them."""
-    if not count:
-        return []
+    """The first messages made from a print, as reviving made them."""
     give = object.__setattr__
     made: list[Any] = []
-    for kind, content in zip(of.classes[:count], ormsgpack.unpackb(of.packed), strict=False):
+    contents = chain.from_iterable(map(ormsgpack.unpackb, of.packed[: -(-count // CHUNK)]))
+    for kind, content in zip(of.classes[:count], contents, strict=False):
         message = object.__new__(kind)
         give(message, "__dict__", content)
         give(message, "__pydantic_fields_set__", set(content))
@@ -190,16 +192,21 @@ def _made(of: Print, count: int) -> list[Any]:
     return made
 
 
-def _taken(value: Any) -> tuple[list[type], bytes] | None:
-    """Classes and packed content of a list of messages that has a print."""
+def _taken(value: Any, before: tuple[bytes, ...] = ()) -> tuple[list[type], tuple[bytes, ...]] | None:
+    """Classes and packed content of a list of messages that has a print; chunks equal to those before are those."""
     if type(value) is not list or not CLASSES.issuperset(map(type, value)):
         return None
+    packed = []
     try:
         if any(map(_extra, value)) or any(map(_private, value)):
             return None
-        return list(map(type, value)), ormsgpack.packb(list(map(_content, value)), option=_EXACT)
+        contents = list(map(_content, value))
+        for number, start in enumerate(range(0, len(contents), CHUNK)):
+            chunk = ormsgpack.packb(contents[start : start + CHUNK], option=_EXACT)
+            packed.append(before[number] if number < len(before) and before[number] == chunk else chunk)
     except (AttributeError, ormsgpack.MsgpackEncodeError):
         return None
+    return list(map(type, value)), tuple(packed)
 
 
 def _revivable(value: Sequence[Any]) -> bool:
@@ -213,14 +220,27 @@ def _revivable(value: Sequence[Any]) -> bool:
     )
 
 
-def _ends(packed: bytes, start: int, messages: list[Any]) -> bool:
-    """Whether messages are still what a print says from an offset to its end."""
-    taken = _taken(messages)
-    return taken is not None and packed[start:] == _body(taken[1], len(messages))
+def _continues(classes: list[type], packed: tuple[bytes, ...], before: Print) -> bool:
+    """Whether a list begins with the one that was printed before."""
+    count = len(before.classes)
+    if classes[:count] != before.classes:
+        return False
+    whole, rest = divmod(count, CHUNK)
+    if packed[:whole] != before.packed[:whole]:
+        return False
+    header = _header(min(len(classes) - whole * CHUNK, CHUNK))
+    return not rest or packed[whole].startswith(_body(before.packed[whole], rest), len(header))
 
 
-def _all(count: int, packed: bytes, data: bytes) -> Revivable:
-    return Revivable(count, len(_body(packed, count)), len(_body(data, count)))
+def _holds(of: Print, messages: list[Any], start: int) -> bool:
+    """Whether messages from a place on are what their print says."""
+    chunk = start // CHUNK
+    first = chunk * CHUNK
+    return _taken(messages[first:]) == (of.classes[first:], of.packed[chunk:])
+
+
+def _all(count: int, data: bytes) -> Revivable:
+    return Revivable(count, len(_body(data, count)))
 
 
 def _header(count: int) -> bytes:

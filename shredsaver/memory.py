@@ -73,11 +73,11 @@ class ThreadMemory:
         if taken is None and old is not None and old.data == value.data:
             return
         if old is not None:
-            self.size -= len(self.prints.pop(key).packed)
+            self.size -= self.prints.pop(key).size
         if taken is not None:
             # One copy of the bytes for both.
             self.prints[key] = taken if taken.data is value.data else taken._replace(data=value.data)
-            self.size += len(taken.packed)
+            self.size += taken.size
 
     def add_element(self, element: bytes, number: int) -> None:
         """Remembers a part by its content."""

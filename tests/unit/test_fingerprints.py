@@ -9,6 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
 
 import ormsgpack
@@ -30,8 +31,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
 from shredsaver import fingerprints
-from shredsaver.fingerprints import CLASSES, Print, applies, dump, load
+from shredsaver.fingerprints import CHUNK, CLASSES, Print, applies, dump, load
 
+TAG = "msgpack"
 SERDE = JsonPlusSerializer()
 STRICT = JsonPlusSerializer(allowed_msgpack_modules=None)
 
@@ -181,7 +183,7 @@ def test_every_class_is_one_that_any_serializer_revives(kind: type[BaseMessage])
 def test_the_bytes_depend_on_nothing_but_class_and_dict(value: list[Any]) -> None:
     packed = printed(value).packed
     rebuilt = []
-    for message, content in zip(value, ormsgpack.unpackb(packed), strict=True):
+    for message, content in zip(value, chain.from_iterable(map(ormsgpack.unpackb, packed)), strict=True):
         assert alike(content) == alike(message.__dict__)
         other = type(message).__new__(type(message))
         object.__setattr__(other, "__dict__", content)
@@ -222,6 +224,34 @@ def test_a_message_changed_in_place_is_serialised_again(
     before = printed(value)
     CHANGES[change](value[data.draw(st.integers(0, len(value) - 1))])
     saved([*value, *more], before)
+
+
+@pytest.mark.parametrize("count", [CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK - 1, 2 * CHUNK, 3 * CHUNK + 5])
+@pytest.mark.parametrize("added", [0, 1, 2, CHUNK - 1, CHUNK, CHUNK + 1])
+def test_chunks_of_a_print(count: int, added: int) -> None:
+    value: list[Any] = [HumanMessage(str(number), id=str(number)) for number in range(count + added)]
+    before = printed(value[:count])
+    after = saved(value, before)
+    assert after is not None
+    assert after == printed(value)
+    shared = count // CHUNK
+    assert all(one is other for one, other in zip(after.packed[:shared], before.packed[:shared], strict=True))
+    for changed in {0, count - 1, count // 2}:
+        was = value[changed].content
+        value[changed].content = "changed"
+        saved(value, before)
+        value[changed].content = was
+    taken = revived((TAG, after.data), after)
+    assert taken is not None
+    assert taken.revivable.messages == len(value)
+    more = [*value, HumanMessage("more", id="more")]
+    grown = saved(more, taken)
+    assert grown is not None
+    assert grown.revivable.messages == len(value)
+    taken = revived((TAG, grown.data), grown)
+    assert taken is not None
+    assert taken.revivable.messages == len(more)
+    revived((TAG, grown.data), taken)
 
 
 @pytest.mark.parametrize("change", AI_CHANGES)

@@ -96,6 +96,8 @@ class RootsFile:
         """Every root in the file."""
         for start in range(0, 2 * (self.slots + 1), _CHUNK):
             chunk = os.pread(self._file, _CHUNK * BLOCK, BLOCK * (1 + start))
+            if not chunk:  # the file ends before the slots that its header claims
+                return
             for place in range(0, len(chunk), BLOCK):
                 root = self._parse(chunk[place : place + BLOCK])
                 if root is not None:

@@ -170,7 +170,7 @@ def read_lines(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             continue
         try:
             found = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise FormatError(f"line {number} of the export is no JSON") from None
         known = isinstance(found, dict) and found.get("type") in ("export", "checkpoint", "item")
         if not known or (number == 1) != (found["type"] == "export"):
@@ -187,7 +187,10 @@ def revived(serde: SerializerProtocol, typed: Mapping[str, Any]) -> Any:
         tag = typed["serializer"]
     except (KeyError, TypeError, ValueError):
         raise FormatError("a value of the export is damaged") from None
-    return serde.loads_typed((tag, data))
+    try:
+        return serde.loads_typed((tag, data))
+    except Exception as error:  # noqa: BLE001 -- a serializer may raise anything, and may quote the value
+        raise FormatError(f"a value of the export cannot be read: {type(error).__name__}") from None
 
 
 def _typed(serde: SerializerProtocol, value: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
+from langgraph.store.base import InvalidNamespaceError
 
 from shredsaver.core import Core
 from shredsaver.customers import CustomerResolver, exact_id
@@ -36,7 +37,7 @@ class Importer:
                     self._checkpoint(saver, line)
                 else:
                     self._store.put(tuple(line["namespace"]), line["key"], line["value"])
-            except (KeyError, TypeError):
+            except (KeyError, TypeError, AttributeError, InvalidNamespaceError):
                 raise FormatError(f"line {count + 1} of the export lacks what it must have") from None
             count += 1
         return count

@@ -29,6 +29,7 @@ class Journal:
 
     def __init__(self, path: str | os.PathLike[str], log_key: bytes) -> None:
         self._path = Path(path)
+        self.path = self._path
         self._key = log_key
 
     def append(self, *dead: Dead) -> None:
@@ -78,7 +79,7 @@ class Journal:
         lines = file.read().split("\n")[:-1]
         try:
             return str(json.loads(lines[number - 1])["mac"])
-        except (IndexError, ValueError, KeyError, TypeError):
+        except (IndexError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _entries(self, file: IO[str], skip: int = 0, previous: str = "") -> Iterator[tuple[Dead, str]]:
@@ -92,9 +93,10 @@ class Journal:
                 body: dict[str, Any] = json.loads(line)
                 mac = str(body.pop("mac"))
                 dead = Dead(bytes.fromhex(body["customer"]), int(body["generation"]), str(body["at"]))
-            except (ValueError, KeyError, TypeError, AttributeError):
+                whole = mac.isascii()
+            except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
                 raise self._damaged(number) from None
-            if not hmac.compare_digest(mac, self._mac(previous, body)):
+            if not whole or not hmac.compare_digest(mac, self._mac(previous, body)):
                 raise self._damaged(number)
             previous = mac
             yield dead, mac

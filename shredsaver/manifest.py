@@ -112,7 +112,7 @@ def needed(entry: Entry, have: Mapping[int, bytes] | None = None) -> list[range]
         ranges = [*inner, *entry.levels[depth]]
         wanted += _absent(ranges, parts)
         if depth:
-            inner = _inner(ranges, entry.length, parts.get)
+            inner = _inner(_present(ranges, parts), entry.length, parts.__getitem__)
     return _merged(wanted)
 
 
@@ -135,7 +135,7 @@ def resolve(entry: Entry, parts: Mapping[int, bytes]) -> tuple[Ranges, int, dict
 
     inner: Ranges = ()
     for depth in reversed(range(1, len(entry.levels))):
-        inner = _inner([*inner, *entry.levels[depth]], entry.length, fetch)
+        inner = _inner(chain.from_iterable(runs([*inner, *entry.levels[depth]])), entry.length, fetch)
     return [*inner, *entry.levels[0]], sum(inner[1::2]), indexes
 
 
@@ -262,13 +262,17 @@ def _ranges(obj: object, room: int) -> tuple[int, ...]:
     return tuple(obj)
 
 
-def _inner(ranges: Ranges, room: int, fetch: Callable[[int], bytes | None]) -> list[int]:
-    """The ranges that index parts hold, joined; parts that ``fetch`` does not have are left out."""
+def _present(ranges: Ranges, parts: Mapping[int, bytes]) -> Iterator[int]:
+    """The numbers of flat ranges that are at hand, without a walk over all that a range claims."""
+    for run in runs(ranges):
+        yield from (n for n in run if n in parts) if len(run) <= len(parts) else sorted(n for n in parts if n in run)
+
+
+def _inner(numbers: Iterable[int], room: int, fetch: Callable[[int], bytes]) -> list[int]:
+    """The ranges that index parts hold, joined."""
     inner: list[int] = []
-    for number in chain.from_iterable(runs(ranges)):
+    for number in numbers:
         content = fetch(number)
-        if content is None:
-            continue
         found = _unindexed(content, room)
         room -= sum(found[1::2])
         inner += found

@@ -93,7 +93,7 @@ def verify_chain(receipts: Sequence[str], public_keys: Sequence[str | bytes]) ->
     verified: list[VerifiedReceipt] = []
     for position, receipt in enumerate(receipts, 1):
         identifier = _taken_apart(receipt)[0].get("kid")
-        if identifier not in keys:
+        if not isinstance(identifier, str) or identifier not in keys:
             raise ReceiptError(
                 f"receipt {position} of the chain was signed with a key that is not among the given ones"
             )
@@ -108,12 +108,15 @@ def verify_chain(receipts: Sequence[str], public_keys: Sequence[str | bytes]) ->
 
 
 def _follows(before: VerifiedReceipt, one: VerifiedReceipt, position: int) -> None:
-    number, expected = one.payload.get("number"), before.payload.get("number", 0) + 1
+    number, last = one.payload.get("number"), before.payload.get("number")
+    if not isinstance(number, int) or not isinstance(last, int):
+        raise ReceiptError(f"receipt {position} of the chain, or the one before, has no number")
+    expected = last + 1
     if one.payload.get("previous") == before.digest and number == expected:
         return
     if number == expected:
         raise ReceiptError(f"receipt {position} has the right number but another predecessor: the chain was forked")
-    if isinstance(number, int) and number > expected:
+    if number > expected:
         raise ReceiptError(
             f"before receipt {position} of the chain {number - expected} are missing: {expected} comes next"
         )
@@ -194,7 +197,7 @@ def thumbprint(raw: bytes) -> str:
 
 def digest(receipt: str) -> str:
     """What the next receipt holds of this one: its SHA-256 in hexadecimal."""
-    return hashlib.sha256(receipt.encode("ascii")).hexdigest()
+    return hashlib.sha256(receipt.strip().encode("utf-8", "replace")).hexdigest()
 
 
 def _taken_apart(receipt: str) -> tuple[dict[str, Any], dict[str, Any], bytes, bytes]:

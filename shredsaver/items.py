@@ -43,7 +43,8 @@ class ItemRow(NamedTuple):
     scope: int
     number: int
     sealed: bytes
-    vectors: bytes | None
+    vectors: bytes | int | None
+    """The sealed vectors; where only it matters whether there are any, their length."""
     created_at: int
     updated_at: int
     ttl: int | None
@@ -167,10 +168,10 @@ def open_namespace(core: Core, owner: Owner, row: Sequence[Any]) -> tuple[str | 
     raise FormatError("a namespace's record opens to something that is no namespace")
 
 
-def item_of(namespace: Namespace, content: Content, row: ItemRow) -> Item:
-    """What a caller gets."""
+def item_of(namespace: Namespace, content: Content, row: ItemRow, value: dict[str, Any] | None = None) -> Item:
+    """What a caller gets. ``value`` is that of the content, where it was parsed before."""
     return Item(
-        value=json.loads(content.value),
+        value=json.loads(content.value) if value is None else value,
         key=content.key,
         namespace=namespace,
         created_at=when(row.created_at),

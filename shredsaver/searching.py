@@ -2,67 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langgraph.store.base import Item, ListNamespacesOp, MatchCondition, SearchItem, SearchOp
 
+from shredsaver import selecting
 from shredsaver.core import Core
-from shredsaver.db.base import Plan, Statement, run, sql
+from shredsaver.db.base import Plan, Statement, run
 from shredsaver.errors import ConfigurationError
 from shredsaver.filters import matches
-from shredsaver.items import (
-    ITEM_COLUMNS,
-    Content,
-    ItemRow,
-    Owner,
-    item_of,
-    key_token,
-    label_tokens,
-    open_item,
-    open_namespace,
-)
+from shredsaver.items import Content, ItemRow, Owner, item_of, key_token, open_item, open_namespace
 from shredsaver.namespaces import Namespace, Owned, Templates
-from shredsaver.vectors import VectorCache, best_scores, open_vectors
+from shredsaver.selecting import PAGE, Target
+from shredsaver.vectors import Shelf, VectorCache, empty_shelf, numpy, open_vectors, shelved, stacked
 
 if TYPE_CHECKING:
     from shredsaver.vectors import Matrix
-
-_BEYOND: Final = b"\xff" * 64
-"""Sorts behind whatever tokens may follow a prefix."""
-
-_LIVE: Final = "(i.expires_at IS NULL OR i.expires_at > ?)"
-_UNDER: Final = (
-    "FROM items i WHERE i.customer = ? AND i.template = ? AND i.labels >= ? AND i.labels <= ? AND i.generation = ? "
-    f"AND {_LIVE} "
-)
-_NEWEST: Final = "ORDER BY i.updated_at DESC, i.number DESC"
-GET_ITEM: Final = sql(
-    f"SELECT {ITEM_COLUMNS} FROM items i WHERE i.customer = ? AND i.template = ? AND i.labels = ? AND i.key = ? "
-    f"AND i.generation = ? AND {_LIVE}"
-)
-PAGE_OF_ITEMS: Final = sql(f"SELECT {ITEM_COLUMNS} {_UNDER}{_NEWEST} LIMIT ? OFFSET ?")
-NEXT_ITEMS: Final = sql(
-    f"SELECT {ITEM_COLUMNS} {_UNDER}AND (i.updated_at < ? OR (i.updated_at = ? AND i.number < ?)) {_NEWEST} LIMIT ?"
-)
-ITEM_NUMBERS: Final = sql(f"SELECT i.number, i.vectors IS NOT NULL {_UNDER}{_NEWEST}")
-ITEMS_BEHIND: Final = sql(f"SELECT {ITEM_COLUMNS} {_UNDER}AND i.number > ? ORDER BY i.number LIMIT ?")
-ITEM_BY_NUMBER: Final = sql(f"SELECT {ITEM_COLUMNS} {_UNDER}AND i.number = ?")
-LIST_NAMESPACES: Final = sql(
-    "SELECT n.template, n.labels, n.scope, n.number, n.sealed FROM namespaces n WHERE n.customer = ? "
-    "AND n.generation = ? AND EXISTS (SELECT 1 FROM items i WHERE i.customer = n.customer AND i.template = n.template "
-    f"AND i.labels = n.labels AND i.generation = n.generation AND {_LIVE}) ORDER BY n.template, n.labels"
-)
-_PAGE: Final = 256
-_NEVER: Final = 2**62
-
-
-class Target(NamedTuple):
-    """Where one search looks: a customer's items under a template, whose labels begin with some."""
-
-    owner: Owner
-    template: str
-    labels: Namespace
 
 
 class Hit(NamedTuple):
@@ -84,11 +41,10 @@ class Searcher:
 
     def get(self, owner: Owner, owned: Owned, key: str) -> Plan[Hit | None]:
         """One item."""
-        labels = label_tokens(owner.tree, owned.template, owned.labels)
+        target = Target(owner, owned.template, owned.labels)
+        labels = target.prefix
         token = key_token(owner.tree, owned.template, labels, key)
-        (found,) = yield from run(
-            Statement(GET_ITEM, (owner.customer, owned.template, labels, token, owner.generation, self._now))
-        )
+        (found,) = yield from run(Statement(selecting.GET_ITEM, (*target.own(self._now), labels, token)))
         return self._hit(owner, ItemRow(*found.rows[0])) if found.rows else None
 
     def search(self, op: SearchOp, targets: Sequence[Target], query: Sequence[float] | None) -> Plan[list[Hit]]:
@@ -97,20 +53,20 @@ class Searcher:
             raise ConfigurationError("limit and offset of a search must not be negative")
         if query is not None:
             return (yield from self._similar(op, targets, query))
+        if not op.filter and len(targets) == 1:
+            rows = yield from selecting.newest(targets[0], self._now, op.limit, op.offset)
+            return [self._hit(targets[0].owner, row) for row in rows]
         hits: list[Hit] = []
         wanted = op.offset + op.limit
         for target in targets:
-            if not op.filter and len(targets) == 1:
-                page = (*self._under(target), op.limit, op.offset)
-                (found,) = yield from run(Statement(PAGE_OF_ITEMS, page))
-                return [self._hit(target.owner, ItemRow(*row)) for row in found.rows]
             hits += yield from self._newest(target, op.filter, wanted)
         hits.sort(key=lambda hit: (hit.row.updated_at, hit.row.number), reverse=True)
         return hits[op.offset : wanted]
 
     def namespaces(self, owner: Owner) -> Plan[list[Namespace]]:
         """A customer's namespaces that hold an item."""
-        (found,) = yield from run(Statement(LIST_NAMESPACES, (owner.customer, owner.generation, self._now)))
+        listing = Statement(selecting.LIST_NAMESPACES, (owner.customer, owner.generation, self._now))
+        (found,) = yield from run(listing)
         names = []
         for row in found.rows:
             label, labels = open_namespace(self._core, owner, row)
@@ -119,16 +75,19 @@ class Searcher:
                 names.append(namespace)
         return names
 
-    # -- steps ------------------------------------------------------------------------------------------------------
-
-    def _under(self, target: Target) -> tuple[Any, ...]:
-        prefix = label_tokens(target.owner.tree, target.template, target.labels)
-        owner = target.owner
-        return (owner.customer, target.template, prefix, prefix + _BEYOND, owner.generation, self._now)
+    # -- newest first -----------------------------------------------------------------------------------------------
 
     def _hit(self, owner: Owner, row: ItemRow) -> Hit:
         content = open_item(self._core, owner, row)
         return Hit(row, item_of(self._namespace(row, content), content, row))
+
+    def _passing(self, owner: Owner, row: ItemRow, wanted: Mapping[str, Any] | None) -> Hit | None:
+        """The item if it passes a filter: most of those that are looked at may not, so nothing else is made of them."""
+        content = open_item(self._core, owner, row)
+        value = json.loads(content.value)
+        if not matches(value, wanted):
+            return None
+        return Hit(row, item_of(self._namespace(row, content), content, row, value))
 
     def _namespace(self, row: ItemRow, content: Content) -> Namespace:
         namespace = self._templates.namespace(row.template, content.customer_label, content.labels)
@@ -139,86 +98,74 @@ class Searcher:
         return namespace
 
     def _newest(self, target: Target, wanted: Mapping[str, Any] | None, most: int) -> Plan[list[Hit]]:
-        """Up to so many items of a target that pass, newest first, page by page."""
-        hits: list[Hit] = []
-        updated_at, number = _NEVER, 0
-        while len(hits) < most:
-            after = (updated_at, updated_at, number, _PAGE)
-            (found,) = yield from run(Statement(NEXT_ITEMS, (*self._under(target), *after)))
-            for values in found.rows:
-                hit = self._hit(target.owner, ItemRow(*values))
-                if matches(hit.item.value, wanted):
-                    hits.append(hit)
-            if len(found.rows) < _PAGE:
-                break
-            updated_at, number = hit.row.updated_at, hit.row.number
-        return hits[:most]
+        """Up to so many items of a target that pass: from the newest page, then from all there are, in order."""
+        page = min(PAGE, most) if not wanted else PAGE
+        rows = yield from selecting.newest(target, self._now, page)
+        hits = [hit for row in rows if (hit := self._passing(target.owner, row, wanted))]
+        if len(rows) < page or len(hits) >= most:
+            return hits[:most]
+        seen = {row.number for row in rows}
+        numbers = yield from selecting.numbers(target, self._now)
+        hits += yield from self._in_order(target, [one for one in numbers if one not in seen], wanted, most - len(hits))
+        return hits
 
-    def _similar(self, op: SearchOp, targets: Sequence[Target], query: Sequence[float]) -> Plan[list[Hit]]:
-        """By similarity; items without vectors fill what is left of the page, as in LangGraph's own store."""
-        scored: list[tuple[float, Target, int]] = []
-        unscored: list[tuple[Target, int]] = []
-        for target in targets:
-            (found,) = yield from run(Statement(ITEM_NUMBERS, self._under(target)))
-            with_vectors = [int(number) for number, has in found.rows if has]
-            unscored += ((target, int(number)) for number, has in found.rows if not has)
-            matrices = yield from self._matrices(target, with_vectors)
-            scores = best_scores(query, [matrices[number] for number in with_vectors])
-            scored += ((score, target, number) for score, number in zip(scores, with_vectors, strict=True))
-        scored.sort(key=lambda entry: entry[0], reverse=True)
-        ranked = ((target, number, score) for score, target, number in scored)
-        hits = (yield from self._passing(op, ranked, op.offset + op.limit))[op.offset :]
-        rest = ((target, number, None) for target, number in unscored)
-        return hits + (yield from self._passing(op, rest, op.limit - len(hits)))
-
-    def _passing(self, op: SearchOp, ranked: Iterable[tuple[Target, int, float | None]], most: int) -> Plan[list[Hit]]:
+    def _in_order(
+        self, target: Target, numbers: Sequence[int], wanted: Mapping[str, Any] | None, most: int
+    ) -> Plan[list[Hit]]:
+        """The first so many that pass, of items given by number."""
         hits: list[Hit] = []
-        for some in _chunks(ranked, most if not op.filter else _PAGE):
+        for some in selecting.chunks(numbers, PAGE if wanted else min(PAGE, max(most, 1))):
             if len(hits) >= most:
                 break
-            results = yield from run(
-                *(Statement(ITEM_BY_NUMBER, (*self._under(target), number)) for target, number, _ in some)
-            )
-            for (target, _, score), result in zip(some, results, strict=True):
-                hit = self._hit(target.owner, ItemRow(*result.rows[0]))._replace(score=score)
-                if matches(hit.item.value, op.filter):
-                    hits.append(hit)
+            rows = yield from selecting.rows(target, self._now, some)
+            found = (rows[number] for number in some if number in rows)
+            hits += (hit for row in found if (hit := self._passing(target.owner, row, wanted)))
         return hits[: max(most, 0)]
 
-    def _matrices(self, target: Target, numbers: Sequence[int]) -> Plan[dict[int, Matrix]]:
-        """The opened vectors of items, from the cache or the database."""
+    # -- by similarity ----------------------------------------------------------------------------------------------
+
+    def _similar(self, op: SearchOp, targets: Sequence[Target], query: Sequence[float]) -> Plan[list[Hit]]:
+        """Best first; items without vectors fill what is left of the page, as in LangGraph's own store."""
+        most = op.offset + op.limit
+        hits: list[Hit] = []
+        bare: list[tuple[Target, list[int]]] = []
+        for target in targets:
+            numbers = yield from selecting.numbers(target, self._now)
+            shelf = yield from self._shelf(target, numbers, len(query))
+            scores = shelf.scores(query, numbers)
+            order = numpy().argsort(-scores, kind="stable").tolist()
+            ranked = [numbers[position] for position in order if scores[position] != -numpy().inf]
+            by_number = dict(zip(numbers, scores.tolist(), strict=True))
+            found = yield from self._in_order(target, ranked, op.filter, most)
+            hits += (hit._replace(score=by_number[hit.row.number]) for hit in found)
+            bare.append((target, [numbers[position] for position in sorted(order[len(ranked) :])]))
+        hits.sort(key=lambda hit: hit.score or 0.0, reverse=True)
+        hits = hits[op.offset : most]
+        for target, numbers in bare:
+            hits += yield from self._in_order(target, numbers, op.filter, op.limit - len(hits))
+        return hits
+
+    def _shelf(self, target: Target, numbers: Sequence[int], dims: int) -> Plan[Shelf]:
+        """A shelf with at least the vectors of these items, from the cache and the database."""
         owner = target.owner
-        matrices = self._vectors.get(owner, numbers)
-        fresh: dict[int, Matrix] = {}
-        missing = sorted(set(numbers) - matrices.keys())
-        behind = missing[0] - 1 if missing else 0
-        while missing and behind < missing[-1]:
-            (found,) = yield from run(Statement(ITEMS_BEHIND, (*self._under(target), behind, _PAGE)))
-            if not found.rows:
-                break
-            for values in found.rows:
-                row = ItemRow(*values)
-                behind = row.number
-                if row.vectors is not None and row.number not in matrices:
-                    open_item(self._core, owner, row)  # so that vectors of another item are never ranked for it
-                    fresh[row.number] = open_vectors(self._core, owner, row, row.vectors)
-        self._vectors.add(owner, fresh)
-        return {**matrices, **fresh}
+        place = (*owner.pair, target.template, target.prefix)
+        kept, ticket = self._vectors.get(place)
+        shelf = empty_shelf(dims) if kept is None else kept
+        parts = [shelf]
+        missing = shelf.missing(numbers)
+        for some in selecting.chunks(missing, PAGE):
+            rows = yield from selecting.rows(target, self._now, some, vectors=True)
+            parts.append(shelved(dims, [(number, self._opened(owner, rows[number])) for number in sorted(rows)]))
+        if missing:
+            shelf = stacked(parts)
+        if len(shelf.numbers) > len(numbers) + max(PAGE, len(numbers) // 4):
+            shelf = shelf.having(numbers)
+        if shelf is not kept:
+            self._vectors.keep(place, shelf, ticket)
+        return shelf
 
-
-def _chunks(
-    items: Iterable[tuple[Target, int, float | None]], size: int
-) -> Iterator[list[tuple[Target, int, float | None]]]:
-    chunk: list[tuple[Target, int, float | None]] = []
-    for item in items:
-        if size <= 0:
-            return
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+    def _opened(self, owner: Owner, row: ItemRow) -> Matrix | None:
+        return open_vectors(self._core, owner, row, row.vectors) if isinstance(row.vectors, bytes) else None
 
 
 def found_item(hit: Hit) -> SearchItem:

@@ -32,7 +32,8 @@ from shredsaver.core import Core
 from shredsaver.errors import ConfigurationError
 from shredsaver.items import pack_value
 from shredsaver.namespaces import Owned, Templates
-from shredsaver.storing import Batch, Put, Storing
+from shredsaver.putting import Put
+from shredsaver.storing import Batch, Storing
 from shredsaver.vectors import VectorCache, numpy
 
 if TYPE_CHECKING:
@@ -76,12 +77,12 @@ class ShredStore(BaseStore):
         self.ttl_config = ttl
         self._embeddings = None
         self._fields: list[str] = []
-        dims = 0
+        self._dims = dims = 0
         if index is not None:
             numpy()
             self._embeddings = ensure_embeddings(index.get("embed"))
             self._fields = list(index.get("fields") or ["$"])
-            dims = index["dims"]
+            self._dims = dims = index["dims"]
         self._storing = Storing(
             core, templates, vectors or VectorCache(), dims=dims, cross_customer_search=cross_customer_search
         )
@@ -108,7 +109,7 @@ class ShredStore(BaseStore):
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Carries out operations in one transaction; reads see the state before the batch's puts."""
-        request = _Request(self._templates, list(ops), self._fields, indexed=self._embeddings is not None)
+        request = _Request(self._templates, list(ops), self._fields, dims=self._dims)
         if self._embeddings is not None:
             request.embedded(
                 self._embeddings.embed_documents(request.texts) if request.texts else [],
@@ -118,7 +119,7 @@ class ShredStore(BaseStore):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """As `batch`."""
-        request = _Request(self._templates, list(ops), self._fields, indexed=self._embeddings is not None)
+        request = _Request(self._templates, list(ops), self._fields, dims=self._dims)
         if self._embeddings is not None:
             queries = await asyncio.gather(*(self._embeddings.aembed_query(text) for text in request.query_texts))
             request.embedded(
@@ -177,7 +178,9 @@ class ShredStore(BaseStore):
 class _Request:
     """Operations, checked and taken apart; nothing has been read or written yet."""
 
-    def __init__(self, templates: Templates, ops: Sequence[Op], fields: Sequence[str], *, indexed: bool) -> None:
+    def __init__(self, templates: Templates, ops: Sequence[Op], fields: Sequence[str], *, dims: int) -> None:
+        indexed = dims > 0
+        self._dims = dims
         self._count = len(ops)
         self._reads: dict[int, GetOp | SearchOp | ListNamespacesOp] = {}
         self._puts: dict[tuple[tuple[str, ...], str], tuple[Put, list[str]]] = {}
@@ -215,6 +218,8 @@ class _Request:
         """Takes the embeddings of `texts` and `query_texts`."""
         if len(vectors) != len(self.texts):
             raise ConfigurationError(f"the embedding function gave {len(vectors)} vectors for {len(self.texts)} texts")
+        if any(len(vector) != self._dims for vector in queries.values()):
+            raise ConfigurationError(f"the embedding function gave a query's vector without {self._dims} dimensions")
         self._vectors = iter(vectors)
         self._embedded = queries
 

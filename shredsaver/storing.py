@@ -7,76 +7,37 @@ the batch's own transaction.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-import msgpack
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, SearchItem, SearchOp
 
-from shredsaver import erasure
-from shredsaver.core import CUSTOMER_COLUMNS, FIRST_NUMBER, GET_CUSTOMER, SHARE_CUSTOMER, Core, Customer
+from shredsaver.core import GET_CUSTOMER, SHARE_CUSTOMER, Core, Customer
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, run, sql
-from shredsaver.errors import ConfigurationError, CustomerShreddedError, DatabaseUnavailableError
-from shredsaver.items import (
-    SCOPE,
-    Content,
-    ItemRow,
-    Owner,
-    key_token,
-    label_tokens,
-    pack_content,
-)
-from shredsaver.keytree import KeyPuncturedError
+from shredsaver.errors import ConfigurationError, CustomerShreddedError
+from shredsaver.everybody import Everybody, Wide
+from shredsaver.items import Owner
 from shredsaver.namespaces import SHARED_NAME, Namespace, Owned, Reach, Templates
-from shredsaver.sealing import ITEM, NAMESPACE
-from shredsaver.searching import GET_ITEM, Hit, Searcher, Target, found_item, listed
-from shredsaver.threads import ADD_COUNTER, Ref, introduce
-from shredsaver.vectors import VectorCache, pack_vectors
+from shredsaver.putting import DELETE_NAMESPACE, Put, Putter
+from shredsaver.searching import Hit, Searcher, found_item, listed
+from shredsaver.selecting import Target
+from shredsaver.threads import Ref, introduce
+from shredsaver.vectors import VectorCache
 
 Answer = Item | list[SearchItem] | list[Namespace] | None
 
-TAKE_NUMBERS: Final = sql(
-    "UPDATE counters SET next = next + ? WHERE customer = ? AND generation = ? AND scope = ? RETURNING next - ?"
-)
-PUT_ITEM: Final = sql(
-    "INSERT INTO items (customer, template, labels, key, generation, scope, number, sealed, vectors, created_at, "
-    "updated_at, "
-    "ttl, expires_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer, template, labels, "
-    "key) DO UPDATE "
-    "SET generation = excluded.generation, scope = excluded.scope, number = excluded.number, sealed = excluded.sealed, "
-    "vectors = excluded.vectors, created_at = excluded.created_at, updated_at = excluded.updated_at, ttl = "
-    "excluded.ttl, "
-    "expires_at = excluded.expires_at"
-)
-ADD_NAMESPACE: Final = sql(
-    "INSERT INTO namespaces (customer, template, labels, generation, scope, number, sealed) VALUES (?, ?, ?, ?, "
-    "?, ?, ?) "
-    "ON CONFLICT (customer, template, labels) DO NOTHING"
-)
-DELETE_ITEM: Final = sql("DELETE FROM items WHERE customer = ? AND template = ? AND labels = ? AND key = ?")
-DELETE_NAMESPACE: Final = sql(
-    "DELETE FROM namespaces WHERE customer = ? AND template = ? AND labels = ? AND NOT EXISTS (SELECT 1 FROM items i "
-    "WHERE i.customer = namespaces.customer AND i.template = namespaces.template AND i.labels = namespaces.labels)"
-)
 REFRESH_ITEM: Final = sql(
-    "UPDATE items SET expires_at = ? + ttl WHERE customer = ? AND template = ? AND labels = ? AND key = ? AND "
-    "number = ? "
-    "AND ttl IS NOT NULL"
+    "UPDATE items SET expires_at = ? + ttl WHERE customer = ? AND template = ? AND labels = ? AND key = ? "
+    "AND number = ? AND ttl IS NOT NULL"
 )
-EXPIRED: Final = sql("SELECT customer, template, labels, key FROM items WHERE expires_at <= ? LIMIT 500")
-LIVE_CUSTOMERS: Final = sql(
-    f"SELECT {CUSTOMER_COLUMNS} FROM customers WHERE customer > ? AND state = 'live' ORDER BY customer LIMIT 64"
+EXPIRED: Final = sql(
+    "SELECT i.customer, i.template, i.labels, i.key FROM items i WHERE i.expires_at <= ? AND NOT EXISTS "
+    "(SELECT 1 FROM customers c WHERE c.customer = i.customer AND c.held_until > ?) LIMIT 500"
 )
-
-
-class Put(NamedTuple):
-    """An item to store, or (without a value) to delete."""
-
-    owned: Owned
-    customer_label: str | None
-    key: str
-    value: str | None
-    vectors: Sequence[Sequence[float]]
-    ttl_ms: int | None
+# Since it was found, an item may have been renewed.
+DELETE_EXPIRED: Final = sql(
+    "DELETE FROM items WHERE customer = ? AND template = ? AND labels = ? AND key = ? AND expires_at <= ?"
+)
 
 
 class Batch(NamedTuple):
@@ -99,12 +60,12 @@ class Storing:
         self._vectors = vectors
         self._dims = dims
         self._cross = cross_customer_search
+        self._everybody = Everybody(core, templates, vectors)
 
     def batch(self, batch: Batch) -> Plan[dict[int, Answer]]:
         """Carries out a batch. Gives the answers of its reads by position."""
-        self._check(batch)
-        strangers = yield from self._everybody(batch)
         needed = {read: self._reaches(op) for read, op in batch.reads.items()}
+        strangers = yield from self._everybody.find(self._wide(batch, needed))
         ids = {reach.customer_id for reaches in needed.values() for reach in reaches if not reach.everyone}
         writers = {put.owned.customer_id for put in batch.puts if put.value is not None}
         ids |= {put.owned.customer_id for put in batch.puts}
@@ -119,7 +80,7 @@ class Storing:
                 answers[position] = yield from self._read(searcher, batch, position, needed, owners, strangers, refresh)
             if batch.puts:
                 yield from self._touch(refresh)
-                yield from self._put(batch.puts, owners)
+                yield from Putter(self._core, self._dims, self._core.clock()).put(batch.puts, owners)
             yield Commit()
             if refresh and not batch.puts:
                 yield from self._refresh(ids, refresh)
@@ -128,32 +89,41 @@ class Storing:
     def sweep(self) -> Plan[int]:
         """Deletes expired items. Gives their number. Items of customers under a hold stay."""
         swept = 0
-        now_ms = int(self._core.clock() * 1000)
+        now = self._core.clock()
+        now_ms = int(now * 1000)
+        # As the ends of holds are written, so that texts compare as times.
+        at = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
         while True:
             yield Begin("write")
-            (found,) = yield from run(Statement(EXPIRED, (now_ms,)))
+            (found,) = yield from run(Statement(EXPIRED, (now_ms, at)))
             keys = [tuple(row) for row in found.rows]
             if not keys:
                 yield Rollback()
                 return swept
             names = sorted({key[:3] for key in keys})
+            expired = [(*key, now_ms) for key in keys]
             yield from run(
-                Statement(DELETE_ITEM, keys, many=True), Statement(DELETE_NAMESPACE, names, many=True), commit=True
+                Statement(DELETE_EXPIRED, expired, many=True),
+                Statement(DELETE_NAMESPACE, names, many=True),
+                commit=True,
             )
             swept += len(keys)
 
     # -- who --------------------------------------------------------------------------------------------------------
 
-    def _check(self, batch: Batch) -> None:
-        if self._cross:
-            return
-        for op in batch.reads.values():
-            if any(reach.everyone for reach in self._reaches(op)):
-                raise ConfigurationError(
-                    "a namespace prefix that ends before the customer's label reaches everybody's data: name the "
-                    "customer, "
-                    "or open with cross_customer_search=True"
-                )
+    def _wide(self, batch: Batch, needed: Mapping[int, Sequence[Reach]]) -> dict[int, Wide]:
+        """Which reads reach everybody."""
+        wide: dict[int, Wide] = {}
+        for position, op in batch.reads.items():
+            reaches = [reach for reach in needed[position] if reach.everyone]
+            if reaches and not isinstance(op, GetOp):
+                wide[position] = (op, reaches, batch.queries.get(position))
+        if wide and not self._cross:
+            raise ConfigurationError(
+                "a namespace prefix that ends before the customer's label reaches everybody's data: name the customer, "
+                "or open with cross_customer_search=True"
+            )
+        return wide
 
     def _reaches(self, op: GetOp | SearchOp | ListNamespacesOp) -> list[Reach]:
         if isinstance(op, GetOp):
@@ -186,7 +156,11 @@ class Storing:
             if not result.rows:
                 strange += [(token, one)] if one in writers else []
                 continue
-            customer = yield from self._core.admit(result.rows[0])
+            try:
+                customer = yield from self._core.admit(result.rows[0])
+            except CustomerShreddedError:
+                self._vectors.forget_customer(token)  # another process may have shredded
+                raise
             tree = self._core.tree(customer)
             if tree is None:
                 closed.append(customer)
@@ -201,57 +175,6 @@ class Storing:
         for customer in closed:
             yield from self._core.load_tree(customer)
         return None
-
-    def _everybody(self, batch: Batch) -> Plan[dict[int, list[Any]]]:
-        """What searches and listings over everybody find, by position: customer by customer, the dead left out."""
-        found: dict[int, list[Any]] = {}
-        ops = {
-            position: [reach for reach in self._reaches(op) if reach.everyone]
-            for position, op in batch.reads.items()
-            if not isinstance(op, GetOp)
-        }
-        ops = {position: reaches for position, reaches in ops.items() if reaches}
-        after = b""
-        shared = self._core.token(*SHARED_NAME)
-        while ops:
-            yield Begin("read")
-            (rows,) = yield from run(Statement(LIVE_CUSTOMERS, (after,)))
-            yield Rollback()
-            if not rows.rows:
-                break
-            for row in rows.rows:
-                after = bytes(row[0])
-                if after != shared:
-                    yield from self._one_of_everybody(self._core.customer(row), batch, ops, found)
-        return found
-
-    def _one_of_everybody(
-        self, customer: Customer, batch: Batch, ops: Mapping[int, Sequence[Reach]], found: dict[int, list[Any]]
-    ) -> Plan[None]:
-        try:
-            if self._core.tree(customer) is None:
-                yield from self._core.load_tree(customer)
-            tree = self._core.tree(customer)
-            yield Begin("read")
-            (row,) = yield from run(Statement(GET_CUSTOMER, (customer.customer,)))
-            now = yield from self._core.admit(row.rows[0], customer.generation)
-        except CustomerShreddedError:
-            return
-        if tree is None or now.state != erasure.LIVE:
-            yield Rollback()
-            return
-        owner = Owner(customer.customer, customer.generation, tree)
-        searcher = Searcher(self._core, self._templates, self._vectors, int(self._core.clock() * 1000))
-        for position, reaches in ops.items():
-            op = batch.reads[position]
-            if isinstance(op, SearchOp):
-                targets = [Target(owner, reach.template, reach.labels) for reach in reaches]
-                wide = op._replace(limit=op.limit + op.offset, offset=0)
-                hits = yield from searcher.search(wide, targets, batch.queries.get(position))
-                found.setdefault(position, []).extend(hits)
-            else:
-                found.setdefault(position, []).extend((yield from searcher.namespaces(owner)))
-        yield Commit()
 
     # -- what -------------------------------------------------------------------------------------------------------
 
@@ -306,96 +229,6 @@ class Storing:
         rows = [(now_ms, *hit.row[:4], hit.row.number) for hit in hits]
         if rows:
             yield from run(Statement(REFRESH_ITEM, rows, many=True))
-
-    def _put(self, puts: Sequence[Put], owners: Mapping[str | None, Owner]) -> Plan[None]:
-        """Stores and deletes, customer by customer in the order of their tokens."""
-        by_owner: dict[str | None, list[Put]] = {}
-        for put in puts:
-            by_owner.setdefault(put.owned.customer_id, []).append(put)
-        for one in sorted(by_owner, key=self._token):
-            if one in owners:  # a deletion of somebody who is not known finds nothing
-                yield from self._put_of(owners[one], by_owner[one])
-
-    def _put_of(self, owner: Owner, puts: Sequence[Put]) -> Plan[None]:
-        keys = []
-        for put in puts:
-            labels = label_tokens(owner.tree, put.owned.template, put.owned.labels)
-            keys.append(
-                (owner.customer, put.owned.template, labels, key_token(owner.tree, put.owned.template, labels, put.key))
-            )
-        gone = [key for key, put in zip(keys, puts, strict=True) if put.value is None]
-        if gone:
-            names = sorted({key[:3] for key in gone})
-            yield from run(Statement(DELETE_ITEM, gone, many=True), Statement(DELETE_NAMESPACE, names, many=True))
-        kept = [(key, put) for key, put in zip(keys, puts, strict=True) if put.value is not None]
-        if not kept:
-            return
-        now = self._core.clock()
-        now_ms = int(now * 1000)
-        before = yield from run(*(Statement(GET_ITEM, (*key, owner.generation, now_ms)) for key, _ in kept))
-        first = yield from self._numbers(owner, 3 * len(kept))
-        items: list[ItemRow] = []
-        named: dict[Any, tuple[Any, ...]] = {}
-        for offset, ((key, put), found) in enumerate(zip(kept, before, strict=True)):
-            created = ItemRow(*found.rows[0]).created_at if found.rows else int(now * 1_000_000)
-            number = first + 3 * offset
-            items.append(self._sealed(owner, key, put, number, created, int(now * 1_000_000)))
-            if key[:3] not in named:
-                named[key[:3]] = self._sealed_name(owner, key, put, number + 2)
-        yield from run(Statement(PUT_ITEM, items, many=True), Statement(ADD_NAMESPACE, list(named.values()), many=True))
-
-    def _numbers(self, owner: Owner, count: int) -> Plan[int]:
-        """The first of so many free numbers in a row, whose keys are all alive."""
-        while True:
-            _, taken = yield from run(
-                Statement(ADD_COUNTER, (*owner.pair, SCOPE, FIRST_NUMBER)),
-                Statement(TAKE_NUMBERS, (count, *owner.pair, SCOPE, count)),
-            )
-            first = int(taken.rows[0][0])
-            if owner.tree.next_alive(SCOPE, first) is None or first + count > 2**32:
-                raise DatabaseUnavailableError(
-                    f"customer {owner.customer.hex()} has used up the numbers of its items: rotate its keys"
-                )
-            try:
-                for number in (first, first + count - 1):
-                    owner.tree.derive(SCOPE, number)
-            except KeyPuncturedError:
-                continue
-            return first
-
-    def _sealed(
-        self, owner: Owner, key: tuple[Any, ...], put: Put, number: int, created_at: int, updated_at: int
-    ) -> ItemRow:
-        expires_at = None if put.ttl_ms is None else updated_at // 1000 + put.ttl_ms
-        customer, template, labels, token = key
-        empty = ItemRow(
-            customer,
-            template,
-            labels,
-            token,
-            owner.generation,
-            SCOPE,
-            number,
-            b"",
-            None,
-            created_at,
-            updated_at,
-            put.ttl_ms,
-            expires_at,
-        )
-        content = Content(put.customer_label, put.owned.labels, put.key, put.value or "", len(put.vectors))
-        seal, columns = self._core.seal, empty.columns
-        sealed = seal(owner.tree, ITEM, owner.pair, SCOPE, number, pack_content(content), *columns)
-        vectors = None
-        if put.vectors:
-            packed = pack_vectors(put.vectors, self._dims)
-            vectors = seal(owner.tree, ITEM, owner.pair, SCOPE, number + 1, packed, *columns)
-        return empty._replace(sealed=sealed, vectors=vectors)
-
-    def _sealed_name(self, owner: Owner, key: tuple[Any, ...], put: Put, number: int) -> tuple[Any, ...]:
-        packed = msgpack.packb([put.customer_label, list(put.owned.labels)], unicode_errors="surrogatepass")
-        sealed = self._core.seal(owner.tree, NAMESPACE, owner.pair, SCOPE, number, packed, *key[1:3])
-        return (*key[:3], owner.generation, SCOPE, number, sealed)
 
 
 def _rank(hit: Hit) -> tuple[bool, float, int, int]:

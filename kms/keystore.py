@@ -65,6 +65,7 @@ class StoredKeyService:
         durable: Called before a root is destroyed; raises unless what was committed is durable on every copy of the key
             store that could come into use.
         clock: Gives the present in UTC.
+        deployment: The deployment that a new key store is made for, when escrowed secrets are restored.
 
     Raises:
         KeyStoreStaleError: The key store is older than its roots.
@@ -79,6 +80,7 @@ class StoredKeyService:
         set_up: bool = True,
         durable: Callable[[], None] = lambda: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        deployment: bytes | None = None,
     ) -> None:
         self._database = database = KeyDatabase(database)
         self._roots = roots
@@ -87,7 +89,7 @@ class StoredKeyService:
         if set_up:
             database.run(partial(schema.set_up, ZEROS))
             step("set-up")
-        self._store, fresh = database.run(rows.identify)
+        self._store, fresh = database.run(partial(rows.identify, deployment))
         step("identified")
         roots.attach(self._store.deployment, fresh=fresh)
         self._rotation = Rotation(database, roots, self._store, durable)
@@ -303,6 +305,21 @@ class StoredKeyService:
             parts = (secret[i : i + KEY_BYTES] for i in range(0, len(secret), KEY_BYTES))
             self._secrets = DeploymentSecrets(self._store.deployment, *parts)
         return self._secrets
+
+    def restore_deployment(self, secrets: DeploymentSecrets) -> None:
+        """Puts escrowed secrets where they are missing; does nothing where they are already.
+
+        Raises:
+            ConfigurationError: The key store is another deployment's, or has other secrets.
+        """
+        if secrets.deployment != self._store.deployment:
+            raise ConfigurationError(
+                f"the key store belongs to deployment {self._store.deployment.hex()}, the escrowed secrets to "
+                f"{secrets.deployment.hex()}"
+            )
+        wanted = b"".join((secrets.lookup_key, secrets.log_key, secrets.receipt_key, secrets.signing_key))
+        if self._add(_DEPLOYMENT, wanted, enrol=False).secret != wanted:
+            raise ConfigurationError("the key store has secrets of its own, which are not the escrowed ones")
 
     def rotate(self) -> int:
         """Puts every slot under a new root. See `KeyService.rotate`."""

@@ -51,6 +51,7 @@ class LocalKeyService(StoredKeyService):
             be used.
         create: Whether a missing directory is made.
         clock: Gives the present in UTC.
+        deployment: The deployment that a new key store is made for, when escrowed secrets are restored.
 
     Raises:
         KeyNotFoundError: There is no key store (with ``create`` false), or its file of roots is missing.
@@ -70,6 +71,7 @@ class LocalKeyService(StoredKeyService):
         kdf: str = "argon2id",
         create: bool = True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        deployment: bytes | None = None,
     ) -> None:
         if not 1 <= slots <= 65536:  # noqa: PLR2004
             raise ConfigurationError(f"slots is {slots}; it must be 1 to 65536")
@@ -77,6 +79,7 @@ class LocalKeyService(StoredKeyService):
         if len(set(directories)) != len(directories):
             raise ConfigurationError("a key directory is named twice; a mirror belongs on another disk")
         self.directory = directories[0]
+        self.copies = len(directories)
         files = [each / _ROOTS for each in directories]
         if roots is not None:
             files[0] = Path(roots).resolve()
@@ -86,7 +89,12 @@ class LocalKeyService(StoredKeyService):
         database = databases[0] if not mirrors else MirroredDatabase(databases, locks / _WRITERS)
         try:
             super().__init__(
-                database, provider, set_up=False, durable=partial(_durable, database, len(databases)), clock=clock
+                database,
+                provider,
+                set_up=False,
+                durable=partial(_durable, database, len(databases)),
+                clock=clock,
+                deployment=deployment,
             )
             with provider.exclusive():
                 provider.sweep(self._database.run(settled))
@@ -96,7 +104,7 @@ class LocalKeyService(StoredKeyService):
             raise
 
     @classmethod
-    def from_uri(cls, uri: str, *, create: bool = True) -> Self:
+    def from_uri(cls, uri: str, *, create: bool = True, deployment: bytes | None = None) -> Self:
         """Opens ``file:DIR``, with options behind a question mark, joined by ``&``.
 
         They are ``passphrase-env=NAME`` (the variable that holds it), ``roots=PATH``, ``mirror=DIR`` (repeatable),
@@ -134,6 +142,7 @@ class LocalKeyService(StoredKeyService):
             slots=int(slots),
             kdf=options.get("kdf", ["argon2id"])[-1],
             create=create,
+            deployment=deployment,
         )
 
 

@@ -29,8 +29,12 @@ class Found(NamedTuple):
     dead: bool  # whether the customer has a tombstone, of whatever generation
 
 
-def identify() -> Plan[tuple[Store, bool]]:
-    """The ids of key store and deployment, made on first use; and whether the key store has no key yet."""
+def identify(deployment_: bytes | None = None) -> Plan[tuple[Store, bool]]:
+    """The ids of key store and deployment, made on first use; and whether the key store has no key yet.
+
+    Args:
+        deployment_: The deployment of a new key store; None for one of its own.
+    """
     known = (Statement(schema.META_GET, ("store",)), Statement(schema.META_GET, ("deployment",)))
     yield Begin("read")
     store, deployment, live = yield from run(*known, Statement(schema.SLOTS_LIVE), commit=True)
@@ -38,7 +42,7 @@ def identify() -> Plan[tuple[Store, bool]]:
         yield Begin("write")
         yield from run(
             Statement(schema.META_ADD, ("store", os.urandom(16))),
-            Statement(schema.META_ADD, ("deployment", os.urandom(16))),
+            Statement(schema.META_ADD, ("deployment", deployment_ or os.urandom(16))),
         )
         # Not what was just offered: another process may have been faster.
         store, deployment = yield from run(*known, commit=True)

@@ -39,6 +39,12 @@ class GuardedKeys:
         return self._keys.shared
 
     @property
+    def copies(self) -> int | None:
+        """How many copies of the key store are kept alike here; None where the key service sees to that itself."""
+        found: int | None = getattr(self._keys, "copies", None)
+        return found
+
+    @property
     def forked(self) -> bool:
         """Whether the database is another one than the key store belongs to."""
         bound = self._keys.fingerprint()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import typer
 
-from shredsaver.commands import operating, people, proving
+from shredsaver.commands import keeping, operating, people, proving
 from shredsaver.commands.demo import demo
 
 __all__ = ["app"]
@@ -55,5 +55,11 @@ app.command(name="import")(people.import_)
 app.command(name="receipts")(proving.list_receipts)
 app.command(name="public-key")(proving.public_key)
 keys = typer.Typer(help="Look after the keys.", no_args_is_help=True)
-keys.command(name="check")(operating.keys_check)
+for name, act in (
+    ("check", keeping.keys_check),
+    ("mirror", keeping.keys_mirror),
+    ("escrow", keeping.keys_escrow),
+    ("restore-escrow", keeping.keys_restore_escrow),
+):
+    keys.command(name=name)(act)
 app.add_typer(keys, name="keys")

@@ -11,13 +11,16 @@ from rich.table import Table
 from shredsaver.commands.options import AsJson, Database, Keys, answer, console, opened, print_json, working
 from shredsaver.doctor import examine
 from shredsaver.errors import ConfigurationError, ShredSaverError
-from shredsaver.kms.base import open_key_service
 from shredsaver.routes import routes as all_routes
 
 
-def init(database: Database = None, keys: Keys = None) -> None:
+def init(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
     """Create or upgrade the tables and the key store, with a role that may."""
     with opened(database, keys, auto_setup=True):
+        pass
+    if as_json:
+        print_json({"ready": True})
+    else:
         console.print("the database is ready")
 
 
@@ -37,11 +40,24 @@ def rotate(
     customer: Annotated[str | None, typer.Argument(help="A customer: only its new writes get fresh keys.")] = None,
     database: Database = None,
     keys: Keys = None,
+    signing_key: Annotated[
+        bool, typer.Option("--signing-key", help="Sign receipts with a new key from now on; prints the receipt.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put every key under new roots and destroy the old ones; data does not change."""
+    if signing_key and customer is not None:
+        raise ConfigurationError("--signing-key concerns the deployment: name no customer")
     with opened(database, keys) as shredder, working("keys"):
-        found = shredder.rotate(customer)
-    console.print(f"{found} slots have new roots" if customer is None else f"the customer's keys have version {found}")
+        found = shredder.renew_signing_key() if signing_key else shredder.rotate(customer)
+    if as_json:
+        print_json({"receipt": found} if signing_key else {"slots" if customer is None else "key_version": found})
+    elif signing_key:
+        typer.echo(found)
+    else:
+        console.print(
+            f"{found} slots have new roots" if customer is None else f"the customer's keys have version {found}"
+        )
 
 
 def reconcile(
@@ -55,11 +71,14 @@ def reconcile(
     as_json: AsJson = False,
 ) -> None:
     """Compare all records of who was shredded, and apply to each what it lacks."""
-    receipts = chain.read_text(encoding="ascii").split() if chain else []
+    receipts = chain.read_text(encoding="utf-8", errors="replace").split() if chain else []
     with opened(database, keys, journal=journal) as shredder, working("comparing"):
         first = shredder.reconciliation
         found = shredder.reconcile(confirm=confirm, chain=receipts)
-    answer(first if not receipts and not confirm and not found.revoked else found, as_json=as_json)
+    # Opening has put right what it found before this was asked for.
+    answer(found if found.changed or not first.changed else first, as_json=as_json)
+    if found.unconfirmed or found.shut:
+        raise typer.Exit(1)
 
 
 def adopt(
@@ -71,17 +90,6 @@ def adopt(
     """Say what a database is that was copied or restored: the one that the keys belong to, or a copy."""
     with opened(database, keys) as shredder:
         answer(shredder.reconcile(adopt=role), as_json=as_json)
-
-
-def keys_check(keys: Keys = None, as_json: AsJson = False) -> None:
-    """Open every wrapped key and check the whole log of the dead. Exit status 1 if something is wrong."""
-    if keys is None:
-        raise ConfigurationError("give --keys, or set SHREDSAVER_KEYS")
-    with open_key_service(keys, create=False) as service, working("keys"):
-        report = service.verify()
-    answer(report, as_json=as_json)
-    if not report.ok:
-        raise typer.Exit(1)
 
 
 def routes(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +21,7 @@ from rich.table import Table
 from shredsaver.errors import ConfigurationError
 from shredsaver.namespaces import CUSTOMER, SHARED, Mark
 from shredsaver.shredder import Shredder
+from shredsaver.targets import ErasureTarget
 
 Database = Annotated[
     str | None,
@@ -54,14 +57,36 @@ def opened(
     journal: Path | None = None,
     auto_setup: bool = False,
 ) -> Iterator[Shredder]:
-    """Opens the database with its keys."""
+    """Opens the database with its keys, and with the journal and the erasure targets that the environment names."""
     if database is None or keys is None:
         raise ConfigurationError("give --database and --keys, or set SHREDSAVER_DATABASE and SHREDSAVER_KEYS")
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"targets": targets(os.environ.get("SHREDSAVER_TARGETS", ""))}
     if namespaces:
         options["namespaces"] = [template(text) for text in namespaces]
+    if journal is None and (named := os.environ.get("SHREDSAVER_JOURNAL")):
+        journal = Path(named)
     with Shredder.open(database, keys=keys, journal=journal, auto_setup=auto_setup, **options) as shredder:
         yield shredder
+
+
+def targets(named: str) -> Sequence[ErasureTarget]:
+    """The application's erasure targets from ``MODULE:NAME``: a list of them, or a function that gives one.
+
+    Raises:
+        ConfigurationError: There is nothing of that name.
+    """
+    if not named:
+        return ()
+    module, _, name = named.partition(":")
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError):
+        raise ConfigurationError(f"SHREDSAVER_TARGETS is {named}: there is no such list; write MODULE:NAME") from None
+    finally:
+        sys.path.pop(0)
+    given: Sequence[ErasureTarget] = found() if callable(found) else found
+    return given
 
 
 def template(text: str) -> tuple[Mark, ...]:
@@ -74,6 +99,8 @@ def plain(value: Any) -> Any:
     """An answer as JSON has it."""
     if is_dataclass(value) and not isinstance(value, type):
         return plain(asdict(value))
+    if hasattr(value, "_asdict"):
+        return plain(value._asdict())
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -35,16 +35,21 @@ def status(customer: Customer, database: Database = None, keys: Keys = None, as_
         answer(shredder.status(customer), as_json=as_json)
 
 
-def customers(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
+def customers(
+    database: Database = None,
+    keys: Keys = None,
+    held: Annotated[bool, typer.Option("--held", help="Only those under a hold.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """List everyone the database knows. The ids of those who live are shown; the dead are tokens."""
     with opened(database, keys) as shredder:
-        found = shredder.customers()
+        found = (one for one in shredder.customers() if one.held_until or not held)
         if as_json:
             print_json(list(found))
             return
-        table = Table("token", "state", "generation", "id", box=None, pad_edge=False)
+        table = Table("token", "state", "generation", "held until", "id", box=None, pad_edge=False)
         for one in found:
-            table.add_row(one.customer, one.state, str(one.generation), one.customer_id or "")
+            table.add_row(one.customer, one.state, str(one.generation), one.held_until or "", one.customer_id or "")
         console.print(table)
 
 
@@ -211,9 +216,16 @@ def import_(
     database: Database = None,
     keys: Keys = None,
     namespace: Namespace = None,
+    as_json: AsJson = False,
 ) -> None:
     """Take an export back as new data. Refused for a shredded customer who was not enrolled again."""
-    with opened(database, keys, namespaces=namespace) as shredder, source.open(encoding="utf-8") as file:
-        with working("lines") as progress:
-            count = shredder.import_(counted(progress, file))
+    with (
+        opened(database, keys, namespaces=namespace) as shredder,
+        source.open(encoding="utf-8") as file,
+        working("lines") as progress,
+    ):
+        count = shredder.import_(counted(progress, file))
+    if as_json:
+        print_json({"lines": count})
+    else:
         console.print(f"{count:,} lines taken")

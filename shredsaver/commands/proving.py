@@ -19,24 +19,45 @@ PublicKey = Annotated[
 ]
 
 
-def public_key(database: Database = None, keys: Keys = None) -> None:
-    """Print the public key that receipts are verified with."""
+def public_key(
+    database: Database = None,
+    keys: Keys = None,
+    all_: Annotated[bool, typer.Option("--all", help="Also those of earlier receipts, oldest first.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the public key that new receipts are verified with, as PEM."""
     with opened(database, keys) as shredder:
-        typer.echo(shredder.public_key(), nl=False)
+        found = shredder.public_keys() if all_ else [shredder.public_key()]
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo("".join(found), nl=False)
 
 
-def list_receipts(database: Database = None, keys: Keys = None) -> None:
+def list_receipts(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
     """Print every receipt in the order of the chain, one a line."""
     with opened(database, keys) as shredder:
+        if as_json:
+            print_json(list(shredder.receipts()))
+            return
         for receipt in shredder.receipts():
             typer.echo(receipt)
 
 
+def trusted(files: list[Path]) -> list[str]:
+    """The keys of some files, each of which may hold several, one after the other."""
+    end = "-----END PUBLIC KEY-----"
+    found = []
+    for file in files:
+        text = file.read_text(encoding="utf-8", errors="replace")
+        found += [f"{each}{end}\n" for each in text.split(end)[:-1]] or [text]
+    return found
+
+
 def verify(receipt: Receipt, key: PublicKey, as_json: AsJson = False) -> None:
     """Check receipts with nothing but the file and the public key: each signature, and that they follow each other."""
-    lines = receipt.read_text(encoding="utf-8").split()
-    trusted = [path.read_text(encoding="utf-8") for path in key]
-    verified = receipts.verify_chain(lines, trusted)
+    lines = receipt.read_text(encoding="utf-8", errors="replace").split()
+    verified = receipts.verify_chain(lines, trusted(key))
     if not verified:
         raise ReceiptError("the file holds no receipt")
     if as_json:
@@ -54,11 +75,17 @@ def certificate(
     receipt: Receipt,
     key: PublicKey,
     to: Annotated[Path, typer.Option(help="The HTML page to write.")],
+    as_json: AsJson = False,
 ) -> None:
     """Make a page from a receipt that a person can read and print. With several receipts, of the last one."""
-    lines = receipt.read_text(encoding="utf-8").split()
-    verified = receipts.verify_chain(lines, [path.read_text(encoding="utf-8") for path in key])
+    lines = receipt.read_text(encoding="utf-8", errors="replace").split()
+    verified = receipts.verify_chain(lines, trusted(key))
     if not verified:
         raise ReceiptError("the file holds no receipt")
+    if "erasure" not in verified[-1].payload:
+        raise ReceiptError("the last receipt of the file changes the signing key: it certifies no erasure")
     to.write_text(certificates.page(verified[-1], lines[-1]), encoding="utf-8")
-    console.print(f"wrote {to}")
+    if as_json:
+        print_json({"file": str(to), "erasure": verified[-1].payload["erasure"]})
+    else:
+        console.print(f"wrote {to}")

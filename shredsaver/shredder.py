@@ -78,6 +78,7 @@ class Shredder(Operations):
         journal: str | os.PathLike[str] | None = None,
         on_event: Callable[[Event], None] | None = None,
         auto_setup: bool = True,
+        fingerprints: bool = True,
     ) -> Self:
         """Opens a database with its keys.
 
@@ -100,6 +101,8 @@ class Shredder(Operations):
                 brings nobody back. Recommended.
             on_event: Called with each `Event`, on the thread where it happened; it must be quick.
             auto_setup: Create missing tables. Without it they must be there and current.
+            fingerprints: Do not serialise and revive again messages of a growing list that are what they were. The
+                stored bytes and what is read are the same without it; only the time differs.
 
         Raises:
             ConfigurationError: An argument cannot work, or database and keys do not belong together.
@@ -121,6 +124,7 @@ class Shredder(Operations):
             journal=journal,
             on_event=on_event,
             auto_setup=auto_setup,
+            fingerprints=fingerprints,
         )
         try:
             asyncio.get_running_loop()
@@ -218,10 +222,13 @@ class Started:
         self.shredding = Shredding(self.core, guarded, memory, vectors, self.outside, journal)
         self.restoring = Restoring(self.core, guarded, self.shredding, journal)
         self.guarded = guarded
+        self.journal = journal
         self.restraint = Restraint(self.core)
         self.administration = Administration(self.core, self.outside)
         self.auditor = Auditor(self.core, self.administration)
-        self.saver = ShredSaver(self.core, resolver, memory=memory, serde=options["serde"])
+        self.saver = ShredSaver(
+            self.core, resolver, memory=memory, serde=options["serde"], fingerprints=options["fingerprints"]
+        )
         self.saver.shredder = shredder
         self.store = ShredStore(
             self.core,

@@ -16,7 +16,7 @@ from shredsaver.filters import matches
 from shredsaver.items import Content, ItemRow, Owner, item_of, key_token, open_item, open_namespace
 from shredsaver.namespaces import Namespace, Owned, Templates
 from shredsaver.selecting import PAGE, Target
-from shredsaver.vectors import Shelf, VectorCache, empty_shelf, numpy, open_vectors, shelved, stacked
+from shredsaver.vectors import Shelf, VectorCache, empty_shelf, open_vectors, shelved, stacked
 
 if TYPE_CHECKING:
     from shredsaver.vectors import Matrix
@@ -132,13 +132,11 @@ class Searcher:
         for target in targets:
             numbers = yield from selecting.numbers(target, self._now)
             shelf = yield from self._shelf(target, numbers, len(query))
-            scores = shelf.scores(query, numbers)
-            order = numpy().argsort(-scores, kind="stable").tolist()
-            ranked = [numbers[position] for position in order if scores[position] != -numpy().inf]
-            by_number = dict(zip(numbers, scores.tolist(), strict=True))
+            ranked, scores, rest = shelf.ranking(query, numbers)
             found = yield from self._in_order(target, ranked, op.filter, most)
+            by_number = dict(zip(ranked, scores, strict=True))
             hits += (hit._replace(score=by_number[hit.row.number]) for hit in found)
-            bare.append((target, [numbers[position] for position in sorted(order[len(ranked) :])]))
+            bare.append((target, rest))
         hits.sort(key=lambda hit: hit.score or 0.0, reverse=True)
         hits = hits[op.offset : most]
         for target, numbers in bare:

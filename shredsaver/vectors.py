@@ -94,23 +94,32 @@ class Shelf(NamedTuple):
         kept = np.isin(self.numbers, np.asarray(wanted, dtype="i8"))
         return Shelf(self.numbers[kept], self.counts[kept], self.units[np.repeat(kept, self.counts)])
 
-    def scores(self, query: Sequence[float], wanted: Sequence[int]) -> Scores:
-        """The cosine similarity of each item's best vector with a query; minus infinity where there is no vector."""
+    def ranking(self, query: Sequence[float], wanted: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
+        """Items by their likeness to a query.
+
+        Returns:
+            The items with vectors, best first and in the order given where they are alike; the cosine similarity of
+            the best vector of each; the other items, in the order given.
+        """
         np = numpy()
-        target = np.asarray(query, dtype=np.float64)
-        length = np.linalg.norm(target)
-        unit = (target / length if length > 0 else target).astype(np.float32)
-        best = np.full(len(self.numbers), -np.inf)
-        filled = self.counts > 0
-        if filled.any():
-            starts = (np.cumsum(self.counts) - self.counts)[filled]
-            best[filled] = np.maximum.reduceat(self.units @ unit, starts)
         asked = np.asarray(wanted, dtype="i8")
+        best = np.append(self._scores(query), -np.inf)
         at = np.searchsorted(self.numbers, asked)
         # One that is not here went away between two statements.
         here = np.append(self.numbers, -1)[at] == asked
-        chosen: Scores = np.where(here, np.append(best, -np.inf)[at], -np.inf)
-        return chosen
+        scores = np.where(here, best[at], -np.inf)
+        order = np.argsort(-scores, kind="stable")
+        ranked, rest = np.split(order, [np.count_nonzero(scores != -np.inf)])
+        return asked[ranked].tolist(), scores[ranked].tolist(), asked[rest].tolist()
+
+    def _scores(self, query: Sequence[float]) -> Scores:
+        np = numpy()
+        best: Scores = np.full(len(self.numbers), -np.inf)
+        filled = self.counts > 0
+        if filled.any():
+            starts = (np.cumsum(self.counts) - self.counts)[filled]
+            best[filled] = np.maximum.reduceat(self.units @ _units(np.asarray([query]))[0], starts)
+        return best
 
 
 def empty_shelf(dims: int) -> Shelf:
@@ -147,11 +156,19 @@ def shelved(dims: int, items: Sequence[tuple[int, Matrix | None]]) -> Shelf:
             f"some items were stored under an index of other dimensions than the {dims} of now: open with the index "
             "they were stored under, or put them again"
         )
-    vectors = np.concatenate([np.zeros((0, dims), "<f4"), *matrices]).astype(np.float64)
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    units = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0).astype(np.float32)
+    units = _units(np.concatenate([np.zeros((0, dims), "<f4"), *matrices]))
     counts = [0 if matrix is None else len(matrix) for _, matrix in items]
     return Shelf(np.asarray([number for number, _ in items], "i8"), np.asarray(counts, "i8"), units)
+
+
+def _units(vectors: Matrix) -> Matrix:
+    """Vectors brought to the length 1; those that have none, or no finite one, are like nothing."""
+    np = numpy()
+    exact = vectors.astype(np.float64)
+    lengths = np.linalg.norm(exact, axis=1, keepdims=True)
+    usable = (lengths > 0) & np.isfinite(lengths)
+    units: Matrix = np.divide(exact, lengths, out=np.zeros_like(exact), where=usable).astype(np.float32)
+    return units
 
 
 class VectorCache:

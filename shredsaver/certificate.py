@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from shredsaver.receipts import VerifiedReceipt
@@ -28,6 +29,8 @@ table{border-collapse:collapse;width:100%}
 th,td{text-align:left;vertical-align:top;padding:.35rem .5rem .35rem 0;border-bottom:1px solid var(--line)}
 th{font-weight:500;color:var(--soft);width:38%}
 td{overflow-wrap:anywhere}
+td code{word-break:break-all}
+table.sign td,table.sign th{height:2.6rem;vertical-align:bottom}
 table.counts th,table.counts td{width:auto}
 table.counts td{text-align:right;font-variant-numeric:tabular-nums}
 table.counts thead th+th{text-align:right}
@@ -35,8 +38,8 @@ code{font:.85em/1.45 ui-monospace,"SF Mono",Consolas,monospace;overflow-wrap:any
 pre{white-space:pre-wrap;overflow-wrap:anywhere;font:.72rem/1.45 ui-monospace,"SF Mono",Consolas,monospace;
 border:1px solid var(--line);border-radius:4px;padding:.75rem;margin:.5rem 0}
 ul{margin:.4rem 0;padding-left:1.2rem}
-@media print{@page{size:A4;margin:18mm}body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid}
-table,pre{break-inside:avoid}}
+@media print{@page{size:A4;margin:18mm}body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid;margin-top:1.3rem}
+tr,table.counts,table.sign{break-inside:avoid}th,td{padding:.2rem .5rem .2rem 0}}
 """
 
 
@@ -49,12 +52,12 @@ def page(receipt: VerifiedReceipt, jws: str) -> str:
     heading = (
         f"<h1>Certificate of erasure</h1><p class='state{' pending' if pending else ''}'>{_text(state)}</p>"
         f"<p class='soft'>Erasure {_code(said.get('erasure'))}, receipt number {_text(said.get('number'))}, issued "
-        f"{_text(said.get('issued_at'))}</p>"
+        f"{_text(_time(said.get('issued_at')))}</p>"
     )
     sections = [
         heading,
         _section("Who", _who(said)),
-        _section("When", _fields({name: when.get(name) or "not yet" for name in _STEPS})),
+        _section("When", _fields({name: _time(when.get(name)) or "not yet" for name in _STEPS})),
         _section("What was held, and what is left", _counts(what)),
         _section("How it was destroyed", _fields(_how(how, said))),
     ]
@@ -66,6 +69,7 @@ def page(receipt: VerifiedReceipt, jws: str) -> str:
     limits = "".join(f"<li>{_text(limit)}</li>" for limit in said.get("out_of_scope", []))
     sections.append(_section("Not covered by this certificate", f"<ul>{limits}</ul>"))
     sections.append(_section("How to check it", _checking(receipt, said, jws)))
+    sections.append(_section("For your files", _SIGNING))
     return (
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
@@ -74,19 +78,33 @@ def page(receipt: VerifiedReceipt, jws: str) -> str:
     )
 
 
+class _Code(str):
+    """A value to be shown letter by letter."""
+
+    __slots__ = ()
+
+
+_ROUTES: Final = ("threads", "checkpoints", "writes", "parts", "items")
 _STEPS: Final = ("requested", "revoked", "destroyed", "purged", "verified")
+
+
+_SIGNING: Final = (
+    "<p class='soft'>Not part of the signed receipt.</p>"
+    "<table class='sign'><tr><th>carried out by (name, role)</th><td></td></tr>"
+    "<tr><th>place and date</th><td></td></tr><tr><th>signature</th><td></td></tr></table>"
+)
 
 
 def _who(said: Mapping[str, Any]) -> str:
     who, why = said.get("who", {}), said.get("why", {})
     return _fields(
         {
-            "person": f"commitment {who.get('commitment')}",
+            "person": _Code(f"commitment {who.get('commitment')}"),
             "known to the system": "yes" if who.get("known") else "no: only a tombstone was set",
             "generation": who.get("generation"),
             "reason": _given(why.get("reason")),
             "requested by": _given(why.get("requested_by")),
-            "system": f"deployment {said.get('deployment')}",
+            "system": _Code(f"deployment {said.get('deployment')}"),
         }
     )
 
@@ -94,7 +112,7 @@ def _who(said: Mapping[str, Any]) -> str:
 def _given(found: Mapping[str, str] | None) -> str:
     if not found:
         return "not given"
-    return found.get("code") or f"commitment {found.get('commitment')}"
+    return found.get("code") or _Code(f"commitment {found.get('commitment')}")
 
 
 def _how(how: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,8 +123,8 @@ def _how(how: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
         "root key": f"slot {how.get('slot')}, epoch {how.get('old_epoch')} destroyed, {how.get('new_epoch')} in use",
         "keys": ", ".join(how.get("key_ids") or []),
         "state of the keys": how.get("state"),
-        "final at": how.get("pending_until"),
-        "in memory elsewhere until": how.get("cached_until"),
+        "final at": _time(how.get("pending_until")),
+        "in memory elsewhere until": _time(how.get("cached_until")),
         "verified by": "counting all routes again, and asking the key service for the keys, which it refused",
         "tool": said.get("tool"),
     }
@@ -116,9 +134,16 @@ def _counts(what: Mapping[str, Any]) -> str:
     before, after = what.get("before", {}), what.get("after", {})
     rows = "".join(
         f"<tr><th>{_text(route)}</th><td>{_text(before.get(route, 0))}</td><td>{_text(after.get(route, 0))}</td></tr>"
-        for route in sorted({*before, *after})
+        for route in (
+            *(known for known in _ROUTES if known in before or known in after),
+            *sorted({*before, *after} - {*_ROUTES}),
+        )
     )
-    kept = "" if what.get("purge") else "<p class='soft'>The ciphertext was left in place; nothing opens it.</p>"
+    unnamed = what.get("threads_unnamed")
+    told = f"<p class='soft'>{_text(unnamed)} threads could not be named to systems elsewhere.</p>" if unnamed else ""
+    kept = (
+        told if what.get("purge") else "<p class='soft'>The ciphertext was left in place; nothing opens it.</p>" + told
+    )
     head = "<thead><tr><th>route</th><th>before</th><th>after</th></tr></thead>"
     return f"<table class='counts'>{head}<tbody>{rows}</tbody></table>{kept}"
 
@@ -126,7 +151,7 @@ def _counts(what: Mapping[str, Any]) -> str:
 def _targets(targets: Mapping[str, Mapping[str, Any]]) -> str:
     return _fields(
         {
-            name: f"{found.get('status')} at {found.get('at')}, {found.get('attempts')} attempts"
+            name: f"{found.get('status')} at {_time(found.get('at'))}, {found.get('attempts')} attempts"
             + (f", {found['error']}" if found.get("error") else "")
             for name, found in targets.items()
         }
@@ -139,9 +164,9 @@ def _checking(receipt: VerifiedReceipt, said: Mapping[str, Any], jws: str) -> st
         "<code>shredsaver verify receipt.txt --key public.pem</code>. Any tool that knows JWS with Ed25519 will do.</p>"
         + _fields(
             {
-                "signing key": receipt.key_id,
-                "receipt before": said.get("previous") or "none: the first of its chain",
-                "this receipt (SHA-256)": receipt.digest,
+                "signing key": _Code(receipt.key_id),
+                "receipt before": _Code(said["previous"]) if said.get("previous") else "none: the first of its chain",
+                "this receipt (SHA-256)": _Code(receipt.digest),
             }
         )
         + f"<pre>{_text(jws)}</pre><p class='soft'>It is the operator's signed statement. It cannot prove that nobody "
@@ -155,7 +180,7 @@ def _section(title: str, body: str) -> str:
 
 def _fields(fields: Mapping[str, Any]) -> str:
     rows = "".join(
-        f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
+        f"<tr><th>{_text(name)}</th><td>{_code(value) if isinstance(value, _Code) else _text(value)}</td></tr>"
         for name, value in fields.items()
         if value not in (None, "")
     )
@@ -164,6 +189,14 @@ def _fields(fields: Mapping[str, Any]) -> str:
 
 def _code(value: object) -> str:
     return f"<code>{_text(value)}</code>"
+
+
+def _time(value: object) -> str | None:
+    """A time as a person writes it; whatever is none, as it is."""
+    try:
+        return f"{datetime.fromisoformat(str(value)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if value else None
+    except ValueError:
+        return str(value)
 
 
 def _text(value: object) -> str:

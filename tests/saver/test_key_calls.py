@@ -98,7 +98,7 @@ def test_many_threads_with_a_cache_that_holds_two_keys_for_a_moment(
     def converse(number: int) -> None:
         call = Caller("sync")
         try:
-            for step in range(15):
+            for step in range(6):
                 here = config(f"t-{number}", f"c-{number % 8}")
                 put(call, shredder.saver, here, {"x": [number, step]}, version=step + 1)
                 found = shredder.saver.get_tuple(here)
@@ -113,7 +113,7 @@ def test_many_threads_with_a_cache_that_holds_two_keys_for_a_moment(
         thread.join(120)
     assert failures == []
     assert key_calls(service) > 8
-    assert backend.count("checkpoints") == 32 * 15
+    assert backend.count("checkpoints") == 32 * 6
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.localroots import SLOTS, LocalRoots
 from shredsaver.kms.locking import locked
 from shredsaver.kms.mirrors import MirroredDatabase, begin, bring_together, state
+from shredsaver.kms.outages import reaching
 from shredsaver.kms.rows import settled
 from shredsaver.kms.schema import set_up
 from shredsaver.kms.wrapping import ZEROS
@@ -84,20 +85,22 @@ class LocalKeyService(StoredKeyService):
         if roots is not None:
             files[0] = Path(roots).resolve()
         locks = min(directories)  # the same for all who use these directories, in whatever order they name them
-        databases = _open_copies(directories, files, locks, create)
+        with reaching(self.directory):
+            databases = _open_copies(directories, files, locks, create)
         provider = LocalRoots(locks / _LOCK, files, slots=slots, passphrase=passphrase, kdf=kdf, clock=clock)
         database = databases[0] if not mirrors else MirroredDatabase(databases, locks / _WRITERS)
         try:
-            super().__init__(
-                database,
-                provider,
-                set_up=False,
-                durable=partial(_durable, database, len(databases)),
-                clock=clock,
-                deployment=deployment,
-            )
-            with provider.exclusive():
-                provider.sweep(self._database.run(settled))
+            with reaching(self.directory):
+                super().__init__(
+                    database,
+                    provider,
+                    set_up=False,
+                    durable=partial(_durable, database, len(databases)),
+                    clock=clock,
+                    deployment=deployment,
+                )
+                with provider.exclusive():
+                    provider.sweep(self._database.run(settled))
         except BaseException:
             provider.close()
             database.close()

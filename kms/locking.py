@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from shredsaver.errors import KeyServiceUnavailableError
+from shredsaver.kms.outages import reaching
 
 _TIMEOUT: Final = 60.0
 _POLL: Final = 0.002
@@ -32,7 +33,8 @@ def locked(path: Path, timeout: float = _TIMEOUT) -> Iterator[None]:
         KeyServiceUnavailableError: Another process holds it for longer than ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with reaching(path):
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         found = os.fstat(file)
         with _registry:

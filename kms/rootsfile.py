@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 from shredsaver import sealing
 from shredsaver.errors import ConfigurationError, FormatError, KeyServiceError, UnsealError
 from shredsaver.kms._steps import step
+from shredsaver.kms.outages import reaching
 from shredsaver.kms.passphrase import PARAMETERS_BYTES, Parameters
 from shredsaver.kms.roots import Anchor
 
@@ -52,9 +53,10 @@ class RootsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        with reaching(path):
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            header = _checked(os.pread(self._file, BLOCK, 0))
+            header = _checked(self._pread(BLOCK, 0))
             if header is None or not header.startswith(_HEADER_MAGIC):
                 raise FormatError(f"{path} is no file of roots, or its header is damaged: restore it from a mirror")
             _, version, self.slots, self.deployment, packed = _HEADER.unpack_from(header)
@@ -84,18 +86,18 @@ class RootsFile:
 
     def read(self, slot: int, epoch: int) -> Root | None:
         """The root of an epoch; None if it is not there, or torn."""
-        root = self._parse(os.pread(self._file, BLOCK, self._place(slot, epoch)))
+        root = self._parse(self._pread(BLOCK, self._place(slot, epoch)))
         return root if root is not None and (root.slot, root.epoch) == (slot, epoch) else None
 
     def newest(self, slot: int) -> Root | None:
         """The root of the highest epoch that a slot has."""
-        found = [self._parse(os.pread(self._file, BLOCK, self._place(slot, half))) for half in (0, 1)]
+        found = [self._parse(self._pread(BLOCK, self._place(slot, half))) for half in (0, 1)]
         return max((root for root in found if root is not None), key=lambda root: root.epoch, default=None)
 
     def scan(self) -> Iterator[Root]:
         """Every root in the file."""
         for start in range(0, 2 * (self.slots + 1), _CHUNK):
-            chunk = os.pread(self._file, _CHUNK * BLOCK, BLOCK * (1 + start))
+            chunk = self._pread(_CHUNK * BLOCK, BLOCK * (1 + start))
             if not chunk:  # the file ends before the slots that its header claims
                 return
             for place in range(0, len(chunk), BLOCK):
@@ -110,7 +112,7 @@ class RootsFile:
             KeyServiceError: A half still holds another epoch, or the file did not keep what was written.
         """
         for root in roots:
-            there = self._parse(os.pread(self._file, BLOCK, self._place(root.slot, root.epoch)))
+            there = self._parse(self._pread(BLOCK, self._place(root.slot, root.epoch)))
             if there is not None and there.epoch != root.epoch:
                 raise KeyServiceError(
                     f"slot {root.slot} still holds its root of epoch {there.epoch}: it must be seen off before epoch "
@@ -126,7 +128,7 @@ class RootsFile:
         """
         due = []
         for slot, epoch in places:
-            there = self._parse(os.pread(self._file, BLOCK, self._place(slot, epoch)))
+            there = self._parse(self._pread(BLOCK, self._place(slot, epoch)))
             # A newer one in the half's place was only written after this one had been zeroed.
             if there is None or there.epoch <= epoch:
                 due.append((slot, epoch, _ZEROS))
@@ -152,18 +154,24 @@ class RootsFile:
     def _put(self, blocks: Sequence[tuple[int, int, bytes]], name: str) -> None:
         for slot, epoch, block in blocks:
             step(name)
-            _write(self._file, block, self._place(slot, epoch))
+            with reaching(self.path):
+                _write(self._file, block, self._place(slot, epoch))
         step(f"{name}-sync")
-        _sync(self._file)
+        with reaching(self.path):
+            _sync(self._file)
         step(f"{name}-back")
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)  # what is read back must not come from the cache
         for slot, epoch, block in blocks:
-            if os.pread(self._file, BLOCK, self._place(slot, epoch)) != block:
+            if self._pread(BLOCK, self._place(slot, epoch)) != block:
                 raise KeyServiceError(
                     f"{self.path} did not keep what was written for slot {slot}: the disk or file system is failing; "
                     "nothing depends on what was lost"
                 )
+
+    def _pread(self, size: int, place: int) -> bytes:
+        with reaching(self.path):
+            return os.pread(self._file, size, place)
 
     def _place(self, slot: int, epoch: int) -> int:
         if not 0 <= slot <= self.slots:

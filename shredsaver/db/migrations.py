@@ -136,7 +136,12 @@ def migrate(location: str, *, auto_setup: bool) -> Plan[None]:
         (version,) = yield from run(Statement(GET_META, ("schema_version",)))
         if not version.rows:
             raise ConfigurationError(f"{location} has a table meta of another program: use a database of its own")
-        found = int(bytes(version.rows[0][0]).decode("ascii"))
+        text = bytes(version.rows[0][0])
+        if not text.isdigit() or not int(text):
+            raise SchemaVersionError(
+                f"{location} has no schema version that could be one: restore its table meta"
+            )
+        found = int(text)
     elif clash := sorted(tables & _TABLES):
         raise ConfigurationError(
             f"{location} belongs to another program: it already has the tables {', '.join(clash)}. "

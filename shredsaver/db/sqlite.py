@@ -74,6 +74,7 @@ class SqliteDatabase:
         self._executor_lock = threading.Lock()
         self._closed = False
         self._create(create, mode)
+        self._opened = self.fingerprint()
         self._readers.append(self._connect())
 
     @property
@@ -181,6 +182,7 @@ class SqliteDatabase:
     def take_reader(self) -> sqlite3.Connection:
         """A connection for one reading transaction; `give_reader` takes it back."""
         self._after_fork()
+        self._in_place()
         try:
             return self._readers.pop()
         except IndexError:
@@ -198,6 +200,7 @@ class SqliteDatabase:
         self._after_fork()
         self._write_lock.acquire()
         try:
+            self._in_place()
             if self._writer is None:
                 self._writer = self._connect()
             self._writer.execute("BEGIN IMMEDIATE")
@@ -212,6 +215,14 @@ class SqliteDatabase:
             self._writer = None
             connection.close()
         self._write_lock.release()
+
+    def _in_place(self) -> None:
+        # Connections that are open go on with a file that was moved, new ones with what took its place: what was
+        # written would be spread over two databases, and a shred seen in one of them only.
+        if self.fingerprint() != self._opened:
+            raise DatabaseUnavailableError(
+                f"the database {self._path} was moved or replaced while it was open: close it, and open it again"
+            )
 
     def _after_fork(self) -> None:
         # A connection must not be used across fork(); closing it in the child would drop the parent's file locks.

@@ -27,12 +27,14 @@ _OWN: Final = "FROM items i WHERE i.customer = ? AND i.template = ? AND i.genera
 _LIVE: Final = "AND (i.expires_at IS NULL OR i.expires_at > ?) "
 _UNDER: Final = f"{_OWN}{_LIVE}AND i.labels >= ? AND i.labels <= ? "
 _NEWEST: Final = "ORDER BY i.updated_at DESC, i.number DESC"
-_NUMBERED: Final = f"{_OWN}{_LIVE}AND i.number IN ({', '.join('?' * _WIDTH)})"
+# By customer and number alone: with the template, SQLite would walk all of it in the order of another index.
+_BY_NUMBER: Final = "FROM items i WHERE i.customer = ? AND i.generation = ? "
+_NUMBERED: Final = f"{_BY_NUMBER}{_LIVE}AND i.number IN ({', '.join('?' * _WIDTH)})"
 
 GET_ITEM: Final = sql(f"SELECT {_HEADS} {_OWN}{_LIVE}AND i.labels = ? AND i.key = ?")
 NEWEST_OF_ALL: Final = sql(f"SELECT {_HEADS} {_OWN}{_LIVE}{_NEWEST} LIMIT ? OFFSET ?")
 NEWEST_UNDER: Final = sql(
-    f"SELECT {_HEADS} {_OWN}AND i.number IN (SELECT i.number {_UNDER}{_NEWEST} LIMIT ? OFFSET ?) {_NEWEST}"
+    f"SELECT {_HEADS} {_BY_NUMBER}AND i.number IN (SELECT i.number {_UNDER}{_NEWEST} LIMIT ? OFFSET ?)"
 )
 NUMBERS_UNDER: Final = sql(f"SELECT i.number {_UNDER}{_NEWEST}")
 HEADS_BY_NUMBER: Final = sql(f"SELECT {_HEADS} {_NUMBERED}")
@@ -57,7 +59,7 @@ class Target(NamedTuple):
         return label_tokens(self.owner.tree, self.template, self.labels)
 
     def own(self, now_ms: int) -> tuple[Any, ...]:
-        """The parameters that every statement here begins with."""
+        """The parameters that statements here begin with."""
         return (self.owner.customer, self.template, self.owner.generation, now_ms)
 
 
@@ -65,12 +67,13 @@ def newest(target: Target, now_ms: int, limit: int, offset: int = 0) -> Plan[lis
     """A page of items, newest first, without their vectors."""
     own, prefix = target.own(now_ms), target.prefix
     if prefix:
-        params = (*own[:3], *own, prefix, prefix + _BEYOND, limit, offset)
+        params = (*target.owner.pair, *own, prefix, prefix + _BEYOND, limit, offset)
         statement = Statement(NEWEST_UNDER, params)
     else:
         statement = Statement(NEWEST_OF_ALL, (*own, limit, offset))
     (found,) = yield from run(statement)
-    return [ItemRow(*row) for row in found.rows]
+    page = (ItemRow(*row) for row in found.rows)
+    return sorted(page, key=lambda row: (row.updated_at, row.number), reverse=True)
 
 
 def numbers(target: Target, now_ms: int) -> Plan[list[int]]:
@@ -82,7 +85,8 @@ def numbers(target: Target, now_ms: int) -> Plan[list[int]]:
 
 def rows(target: Target, now_ms: int, wanted: Sequence[int], *, vectors: bool = False) -> Plan[dict[int, ItemRow]]:
     """Up to about `PAGE` items by number, with their vectors or without; those that are gone are left out."""
-    own, template = target.own(now_ms), ROWS_BY_NUMBER if vectors else HEADS_BY_NUMBER
+    own = (*target.owner.pair, now_ms)
+    template = ROWS_BY_NUMBER if vectors else HEADS_BY_NUMBER
     filled = ((*some, *some[-1:] * (_WIDTH - len(some))) for some in chunks(wanted, _WIDTH))
     results = yield from run(*(Statement(template, (*own, *some)) for some in filled))
     found = (ItemRow(*row) for result in results for row in result.rows)

@@ -6,15 +6,16 @@ the batch's own transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, SearchItem, SearchOp
 
+from shredsaver import erasure
 from shredsaver.core import GET_CUSTOMER, SHARE_CUSTOMER, Core, Customer
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, run, sql
-from shredsaver.errors import ConfigurationError, CustomerShreddedError
+from shredsaver.errors import ConfigurationError, CustomerShreddedError, LegalHoldError
 from shredsaver.everybody import Everybody, Wide
 from shredsaver.items import Owner
 from shredsaver.namespaces import SHARED_NAME, Namespace, Owned, Reach, Templates
@@ -31,8 +32,8 @@ REFRESH_ITEM: Final = sql(
     "AND number = ? AND ttl IS NOT NULL"
 )
 EXPIRED: Final = sql(
-    "SELECT i.customer, i.template, i.labels, i.key FROM items i WHERE i.expires_at <= ? AND NOT EXISTS "
-    "(SELECT 1 FROM customers c WHERE c.customer = i.customer AND c.held_until > ?) LIMIT 500"
+    "SELECT i.customer, i.template, i.labels, i.key FROM items i WHERE i.expires_at <= ? AND "
+    "(SELECT c.held_until FROM customers c WHERE c.customer = i.customer) <= ? LIMIT 500"
 )
 # Since it was found, an item may have been renewed.
 DELETE_EXPIRED: Final = sql(
@@ -69,8 +70,9 @@ class Storing:
         ids = {reach.customer_id for reaches in needed.values() for reach in reaches if not reach.everyone}
         writers = {put.owned.customer_id for put in batch.puts if put.value is not None}
         ids |= {put.owned.customer_id for put in batch.puts}
+        deleters = {put.owned.customer_id for put in batch.puts if put.value is None}
         while True:
-            owners = yield from self._enter(ids, writers, write=bool(batch.puts))
+            owners = yield from self._enter(ids, writers, deleters, write=bool(batch.puts))
             if owners is None:
                 continue
             searcher = Searcher(self._core, self._templates, self._vectors, int(self._core.clock() * 1000))
@@ -139,11 +141,17 @@ class Storing:
         return self._core.token(*SHARED_NAME) if customer_id is None else self._core.token("customer", customer_id)
 
     def _enter(
-        self, ids: Iterable[str | None], writers: Iterable[str | None], *, write: bool
+        self,
+        ids: Iterable[str | None],
+        writers: Container[str | None] = (),
+        deleters: Container[str | None] = (),
+        *,
+        write: bool,
     ) -> Plan[dict[str | None, Owner] | None]:
         """Opens the transaction and lets everybody through the fence; None if something had to be fetched first.
 
-        Customers that are not known yet have nothing to read, and are introduced when something is written.
+        Customers that are not known yet have nothing to read, and are introduced when something is written. Those
+        under a hold may not delete.
         """
         tokens = sorted((self._token(one), one) for one in ids)
         statement = SHARE_CUSTOMER if write else GET_CUSTOMER
@@ -161,6 +169,11 @@ class Storing:
             except CustomerShreddedError:
                 self._vectors.forget_customer(token)  # another process may have shredded
                 raise
+            if one in deleters and erasure.held(customer.held_until, self._core.clock()):
+                yield Rollback()
+                raise LegalHoldError(
+                    f"customer {token.hex()} is under a hold: no item of it is deleted until it is released"
+                )
             tree = self._core.tree(customer)
             if tree is None:
                 closed.append(customer)
@@ -219,7 +232,7 @@ class Storing:
     def _refresh(self, ids: Iterable[str | None], hits: Sequence[Hit]) -> Plan[None]:
         """Moves the expiry of what was read, in a transaction of its own behind the fence."""
         ids = set(ids)
-        while (yield from self._enter(ids, (), write=True)) is None:
+        while (yield from self._enter(ids, write=True)) is None:
             pass
         yield from self._touch(hits)
         yield Commit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from shredsaver import (
     ConfigurationError,
     CustomerShreddedError,
     CustomerUnresolvedError,
+    LegalHoldError,
     NamespaceUnmatchedError,
     PayloadError,
     Shredder,
@@ -105,6 +107,24 @@ class TestTimeToLive:
         assert store.get(NS, "left") is None
         now[0] += 400
         assert [item.key for item in store.search(NS)] == ["other", "read"]
+
+    def test_what_is_held_is_not_deleted(self, shredder: Shredder, now: list[float], call: Caller) -> None:
+        store = shredder.store
+        call(store, "put", NS, "held", {}, ttl=10)
+        call(store, "put", ("users", "c-2"), "free", {}, ttl=10)
+        call(shredder, "hold", "c-1", reason="litigation", until=datetime.fromtimestamp(now[0] + 3600, UTC))
+        with pytest.raises(LegalHoldError):
+            call(store, "batch", [PutOp(NS, "new", {}), PutOp(NS, "held", None)])
+        assert call(store, "get", NS, "new") is None
+        call(store, "put", NS, "new", {})
+        now[0] += 700
+        assert call(store, "sweep_ttl") == 1
+        assert call(store, "get", NS, "held") is None
+        assert call(shredder, "plan", "c-1").counts["items"] == 2
+        now[0] += 3600
+        assert call(store, "sweep_ttl") == 1
+        call(store, "delete", NS, "new")
+        assert call(shredder, "plan", "c-1").counts["items"] == 0
 
     def test_the_sweeper_sweeps_and_stops(self, make_shredder: Callable[..., Shredder]) -> None:
         store = make_shredder(ttl={"default_ttl": 0.0001, "refresh_on_read": False}).store

@@ -43,6 +43,15 @@ def settings(dsn: str) -> dict[str, Any]:
         return {name: connection.execute(f"SHOW {name}").fetchall()[0][0] for name in _SETTINGS}
 
 
+def has_extension(dsn: str, name: str) -> bool:
+    """Whether the server could load an extension."""
+    import psycopg
+
+    with psycopg.connect(dsn) as connection:
+        found = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = %s", (name,))
+        return found.fetchone() is not None
+
+
 def create(dsn: str, name: str) -> str:
     """Makes a database and gives its DSN."""
     import psycopg

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any
+from typing import Any, cast
 
-from langgraph.store.base import BaseStore, PutOp
+from langgraph.store.base import BaseStore, IndexConfig, PutOp
 
+from . import postgres
 from .contenders import POOL_SIZE, Backend, Place, durable, shredder_at
 from .harness import Sample, rounds, timed
 from .results import Result
@@ -18,31 +20,35 @@ from .workload import CUSTOMER, text
 MILLISECONDS = 1000
 NAMESPACE = ("users", CUSTOMER, "memories")
 
-Opened = Callable[[Place], Any]
+DIMENSIONS = 384
+PER_BATCH = 500
+
+Opened = Callable[..., Any]
 
 
 @contextmanager
-def _ours(place: Place) -> Iterator[BaseStore]:
-    with shredder_at(place) as shredder:
+def _ours(place: Place, index: IndexConfig | None = None) -> Iterator[BaseStore]:
+    with shredder_at(place, index=index) as shredder:
         yield shredder.store
 
 
 @contextmanager
-def _sqlite(place: Place) -> Iterator[BaseStore]:
+def _sqlite(place: Place, index: IndexConfig | None = None) -> Iterator[BaseStore]:
     from langgraph.store.sqlite import SqliteStore
 
     with closing(sqlite3.connect(place.file, check_same_thread=False, isolation_level=None)) as connection:
         durable(connection)
-        store = SqliteStore(connection)
+        store = SqliteStore(connection, index=cast(Any, index))
         store.setup()
         yield store
 
 
 @contextmanager
-def _postgres(place: Place) -> Iterator[BaseStore]:
+def _postgres(place: Place, index: IndexConfig | None = None) -> Iterator[BaseStore]:
     from langgraph.store.postgres import PostgresStore
 
-    with PostgresStore.from_conn_string(place.dsn or "", pool_config={"min_size": 1, "max_size": POOL_SIZE}) as store:
+    pool: Any = {"min_size": 1, "max_size": POOL_SIZE}
+    with PostgresStore.from_conn_string(place.dsn or "", pool_config=pool, index=cast(Any, index)) as store:
         store.setup()
         yield store
 
@@ -74,6 +80,52 @@ def store(bench: Bench) -> Iterator[Result]:
             yield bench.result(
                 "store", f"{case}, {held:,} items", name, "ms", series["ours"], series["theirs"], MILLISECONDS
             )
+
+
+@benchmark("store-search")
+def search(bench: Bench) -> Iterator[Result]:
+    """A customer's ten newest items, and the ten that are most alike a text, among more and more items."""
+    index: IndexConfig = {"dims": DIMENSIONS, "embed": embed, "fields": ["text"]}
+    by_meaning = _with_vectors(bench)
+    for held in bench.pick((10, 20), (10, 1000), (10, 1000, 10_000)):
+        for case, (name, stock), options, sample_of in (
+            ("search, newest 10", STOCK[bench.backend], {}, _search),
+            ("search by meaning, first 10", by_meaning, {"index": index}, _alike),
+        ):
+            opened = {"ours": stock if bench.calibrate else _ours, "theirs": stock}
+            with ExitStack() as stack:
+                stores = {key: stack.enter_context(one(bench.place(), **options)) for key, one in opened.items()}
+                for one in stores.values():
+                    for start in range(0, held, PER_BATCH):
+                        numbers = range(start, min(held, start + PER_BATCH))
+                        one.batch([PutOp(NAMESPACE, f"key-{number}", value(number)) for number in numbers])
+                samples = {key: sample_of(one, held) for key, one in stores.items()}
+                series = rounds(samples, seconds=bench.pick(0.1, 1.0, 5.0), least=bench.pick(2, 5, 10))
+                yield bench.result(
+                    "store", f"{case}, {held:,} items", name, "ms", series["ours"], series["theirs"], MILLISECONDS
+                )
+
+
+def _with_vectors(bench: Bench) -> tuple[str, Opened]:
+    """LangGraph's store for the search by meaning; the one in memory where this machine lacks an extension of SQL."""
+    name, stock = STOCK[bench.backend]
+    if bench.backend == "sqlite":
+        able = hasattr(sqlite3.Connection, "enable_load_extension")
+    else:
+        able = postgres.has_extension(bench.dsn or "", "vector")
+    return (name, stock) if able else ("InMemoryStore", _memory)
+
+
+@contextmanager
+def _memory(_place: Place, index: IndexConfig | None = None) -> Iterator[BaseStore]:
+    from langgraph.store.memory import InMemoryStore
+
+    yield InMemoryStore(index=index)
+
+
+def embed(texts: Sequence[str]) -> list[list[float]]:
+    """A vector for each text, always the same: as random as an embedding, and made in no time."""
+    return [[draw.gauss(0, 1) for _ in range(DIMENSIONS)] for draw in (random.Random(one) for one in texts)]
 
 
 def _put(store: BaseStore, held: int) -> Sample:
@@ -112,6 +164,10 @@ def _batch(store: BaseStore, held: int) -> Sample:
 
 def _search(store: BaseStore, _held: int) -> Sample:
     return lambda: timed(lambda: _present(store.search(("users", CUSTOMER), limit=10)))
+
+
+def _alike(store: BaseStore, _held: int) -> Sample:
+    return lambda: timed(lambda: _present(store.search(NAMESPACE, query="what do they like?", limit=10)))
 
 
 def _filtered(store: BaseStore, _held: int) -> Sample:

@@ -38,7 +38,8 @@ code{font:.85em/1.45 ui-monospace,"SF Mono",Consolas,monospace;overflow-wrap:any
 pre{white-space:pre-wrap;overflow-wrap:anywhere;font:.72rem/1.45 ui-monospace,"SF Mono",Consolas,monospace;
 border:1px solid var(--line);border-radius:4px;padding:.75rem;margin:.5rem 0}
 ul{margin:.4rem 0;padding-left:1.2rem}
-@media print{@page{size:A4;margin:18mm}body{max-width:none;padding:0;font-size:10.5pt}h2{break-after:avoid;margin-top:1.3rem}
+@media print{@page{size:A4;margin:18mm}body{max-width:none;padding:0;font-size:10.5pt}
+h2{break-after:avoid;margin-top:1.3rem}
 tr,table.counts,table.sign{break-inside:avoid}th,td{padding:.2rem .5rem .2rem 0}}
 """
 

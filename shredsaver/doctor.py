@@ -27,7 +27,7 @@ _SKEW: Final = 5.0
 
 _SETTINGS: Final = Sql(
     "SELECT (SELECT journal_mode FROM pragma_journal_mode), (SELECT synchronous FROM pragma_synchronous), "
-    "unixepoch('subsec')",
+    "(julianday('now') - 2440587.5) * 86400.0",
     "SELECT current_setting('fsync'), current_setting('synchronous_commit'), extract(epoch FROM clock_timestamp())",
 )
 

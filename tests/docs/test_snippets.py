@@ -92,6 +92,7 @@ def test_a_page_does_what_it_says(
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     printed = None
+    exported: list[str] = []
     for block in blocks(page):
         where = f"{page.relative_to(ROOT)}:{block.line}"
         source = block.text
@@ -107,6 +108,9 @@ def test_a_page_does_what_it_says(
             exec(compile("\n" * (block.line - 1) + source, str(page), "exec"), namespace)
             printed = capsys.readouterr().out.strip()
         elif is_ours(block):
+            # A reader has one shell for the page.
+            exported += [line for line in source.splitlines() if line.startswith("export ")]
+            source = "\n".join([*exported, source])
             done = subprocess.run(
                 ["bash", "-euo", "pipefail", "-c", source], check=False, capture_output=True, text=True, timeout=300
             )

@@ -82,6 +82,11 @@ class StoredKeyService:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         deployment: bytes | None = None,
     ) -> None:
+        if not roots.shared and database.location.startswith("postgresql:"):
+            raise ConfigurationError(
+                f"the key store {database.location} opens from any host, its roots from this one only: another host "
+                "would make roots of its own and find no key. Keep both in a directory (file:DIR), or use awskms:"
+            )
         self._database = database = KeyDatabase(database)
         self._roots = roots
         self._clock = clock

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from shredsaver.db.pg_connect import send
 from shredsaver.db.pg_session import Query
 from shredsaver.db.postgres import PostgresDatabase
 from shredsaver.errors import ConfigurationError, DatabaseUnavailableError, SchemaVersionError
+from shredsaver.kms.keystore import StoredKeyService
+from shredsaver.kms.localroots import LocalRoots
 from tests.fakes.proxy import PostgresProxy
 from tests.support.backends import PostgresBackend, PostgresServer
 from tests.support.calls import Mode
@@ -747,6 +750,18 @@ def test_a_role_that_may_not_ask_for_the_system_identifier_still_gets_a_fingerpr
     finally:
         server.execute("GRANT EXECUTE ON FUNCTION pg_control_system() TO PUBLIC")
         server.execute(f"DROP ROLE {role}")
+
+
+def test_roots_of_one_host_do_not_serve_a_key_store_of_many(server: PostgresBackend, tmp_path: Path) -> None:
+    roots = LocalRoots(tmp_path / "lock", [tmp_path / "roots"], slots=4)
+    database = PostgresDatabase(server.url, schema="keys")
+    try:
+        with pytest.raises(ConfigurationError, match="any host"):
+            StoredKeyService(database, roots)
+        assert server.execute("SELECT count(*) FROM pg_tables WHERE tablename ~ '^key_'") == [(0,)]
+    finally:
+        database.close()
+        roots.close()
 
 
 # -- pools, loops, cancellation, forks --------------------------------------------------------------------------------

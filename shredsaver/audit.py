@@ -98,7 +98,10 @@ class Auditor:
             (threads,) = yield from run(Statement(THREADS, (token, after, PAGE)))
             yield Commit()
             for row in threads.rows:
-                yield from self._thread(Place(*row), tree, tally)
+                place = Place(*row)
+                # A customer that came back has another tree: rows that were left of it before are dead, not damaged.
+                living = tree if place.generation == status.generation else None
+                yield from self._thread(place, living, tally)
             if len(threads.rows) < PAGE:
                 break
             after = bytes(threads.rows[-1][0])

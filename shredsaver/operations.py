@@ -256,6 +256,8 @@ class Operations(Inspecting):
         if adopt == "restore":
             started.guarded.adopt()
         started.reconciliation = started.reconcile(confirm=confirm, sources=sources)
+        if adopt == "restore" and not started.reconciliation.shut:
+            self._run(started.shredding.finish_revoked)
         if started.core.shut is not None:
             raise started.core.shut
         return started.reconciliation

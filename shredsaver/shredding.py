@@ -83,6 +83,11 @@ class Shredding(Revoking):
             if one.state == SCHEDULED and (yield from self._due(one)):
                 yield from self.finish_or_leave([(yield from self.revoke(one))])
 
+    def finish_revoked(self) -> Plan[None]:
+        """Finishes what is revoked: a database in quarantine could note it only."""
+        revoked = [one for one in (yield from unfinished(self._core)) if one.state != SCHEDULED]
+        yield from self.finish_or_leave(revoked)
+
     def finish_or_leave(self, begun: Sequence[Erasure]) -> Plan[None]:
         """As `finish`, where what cannot be finished must not stop what comes next: it stays for `resume`."""
         try:

@@ -119,3 +119,29 @@ def test_a_shred_reaches_keys_that_a_restored_database_does_not_know_of(
     with pytest.raises(CustomerShreddedError):
         copied.saver.get_tuple(config())
     assert restored.enrol("c-1").generation == 3
+
+
+def test_what_is_left_of_a_customer_who_came_back_is_dead_and_not_damaged(make_shredder: Callable[..., Any]) -> None:
+    shredder = make_shredder()
+    put(CALL, shredder.saver, config(), {"x": ["first life " * 30]})
+    shredder.shred("c-1", purge=False)
+    shredder.enrol("c-1")
+    put(CALL, shredder.saver, config("t-2"), {"x": 2})
+    audit = shredder.audit("c-1")
+    assert audit.damaged == ()
+    assert (audit.routes["checkpoints"].rows, audit.routes["checkpoints"].opens) == (2, 1)
+
+
+def test_a_restored_database_that_is_adopted_finishes_what_it_noted_in_quarantine(
+    backend: Backend, make_shredder: Callable[..., Any]
+) -> None:
+    shredder = make_shredder()
+    put(CALL, shredder.saver, config(), {"x": 1})
+    early = backend.copy()
+    shredder.shred("c-1")
+    restored = make_shredder(early.url)
+    assert restored.reconciliation.forked
+    restored.reconcile(adopt="restore")
+    assert restored.unfinished() == 0
+    assert restored.status("c-1").state == "purged"
+    assert restored.enrol("c-1").generation == 2

@@ -28,13 +28,16 @@ class Person:
     held: bool = False
     threads: dict[str, dict[str, Saved]] = field(default_factory=dict)
     items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left: bool = False
+    """Whether rows of a dead generation may still be there, unreadable."""
 
     @property
     def shredded(self) -> bool:
         return self.state == "shredded"
 
-    def shred(self) -> None:
+    def shred(self, *, purge: bool = True) -> None:
         """Use ends, and nothing of it comes back."""
+        self.left = not purge
         self.dead = max(self.dead, self.generation)
         self.state, self.held = "shredded", False
         self.threads, self.items = {}, {}
@@ -68,4 +71,5 @@ def restored(now: Snapshot, then: Snapshot) -> Snapshot:
         if person.dead >= person.generation:
             person.generation = person.dead
             person.shred()
+        person.left = person.left or now[name].left
     return result

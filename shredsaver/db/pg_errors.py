@@ -25,9 +25,9 @@ _RETRYABLE: Final = frozenset({"08", "25", "40", "53", "55", "57", "58"})
 _ADVICE: Final = {
     "25006": "it may only be read: it is a standby, or was made read-only; connect to the primary",
     "26000": "a prepared statement is gone: behind a pooler that shares connections between transactions, open the "
-    "database with prepare=False",
+    "database with prepare=False (in a URL: prepare=off)",
     "42P05": "a prepared statement is in the way: behind a pooler that shares connections between transactions, open "
-    "the database with prepare=False",
+    "the database with prepare=False (in a URL: prepare=off)",
     "42501": "the role lacks a right: let the role that owns the schema GRANT it (docs/howto/postgres.md)",
     "42P01": "a table is missing: run `shredsaver init` with a role that may create tables, and GRANT this role USAGE "
     "on the schema",

@@ -149,7 +149,8 @@ class AwaitingPool:
     async def acquire(self, *, check: bool) -> AsyncConnection:
         """As `BlockingPool.acquire`, awaiting."""
         try:
-            await asyncio.wait_for(self._free.acquire(), self._target.timeout)
+            async with asyncio.timeout(self._target.timeout):
+                await self._free.acquire()
         except TimeoutError:
             raise PoolBusyError("no connection became free") from None
         try:

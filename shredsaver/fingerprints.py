@@ -183,7 +183,7 @@ def _made(of: Print, count: int) -> list[Any]:
     made: list[Any] = []
     contents = chain.from_iterable(map(ormsgpack.unpackb, of.packed[: -(-count // CHUNK)]))
     for kind, content in zip(of.classes[:count], contents, strict=False):
-        message = object.__new__(kind)
+        message: Any = object.__new__(kind)
         give(message, "__dict__", content)
         give(message, "__pydantic_fields_set__", set(content))
         give(message, "__pydantic_extra__", {})

@@ -96,6 +96,8 @@ _TABLES: Final = frozenset(
 
 # The first name of the search path: current_schema() leaves out a schema that the role may not use.
 _OUR_SCHEMA: Final = "(parse_ident(current_setting('search_path'), false))[1]"
+DIGITS: Final = 9
+"""Most digits a schema version can have."""
 LIST_TABLES: Final = Sql(
     "SELECT name FROM sqlite_master WHERE type = 'table'",
     f"SELECT tablename FROM pg_tables WHERE schemaname = {_OUR_SCHEMA}",
@@ -137,10 +139,8 @@ def migrate(location: str, *, auto_setup: bool) -> Plan[None]:
         if not version.rows:
             raise ConfigurationError(f"{location} has a table meta of another program: use a database of its own")
         text = bytes(version.rows[0][0])
-        if not text.isdigit() or not int(text):
-            raise SchemaVersionError(
-                f"{location} has no schema version that could be one: restore its table meta"
-            )
+        if not text.isdigit() or len(text) > DIGITS or not int(text):
+            raise SchemaVersionError(f"{location} has no schema version that could be one: restore its table meta")
         found = int(text)
     elif clash := sorted(tables & _TABLES):
         raise ConfigurationError(

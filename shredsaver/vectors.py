@@ -118,7 +118,9 @@ class Shelf(NamedTuple):
         filled = self.counts > 0
         if filled.any():
             starts = (np.cumsum(self.counts) - self.counts)[filled]
-            best[filled] = np.maximum.reduceat(self.units @ _units(np.asarray([query]))[0], starts)
+            # Not `@`: a BLAS may give rows that are alike scores that are not, by where they stand.
+            likeness = np.einsum("ij,j->i", self.units, _units(np.asarray([query]))[0])
+            best[filled] = np.maximum.reduceat(likeness, starts)
         return best
 
 

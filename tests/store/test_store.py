@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import random
 import sqlite3
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -35,6 +37,11 @@ def embed(texts: Sequence[str]) -> list[list[float]]:
 
 
 INDEX = {"dims": 4, "embed": embed, "fields": ["text"]}
+
+
+def _cosine(text: str) -> float:
+    (one,), (other,) = embed(["aab"]), embed([text])
+    return sum(x * y for x, y in zip(one, other, strict=True)) / (math.hypot(*one) * math.hypot(*other))
 
 
 class TestBatches:
@@ -176,6 +183,62 @@ class TestMeaning:
         store.put(NS, "k", {"text": "cccc"})
         assert store.search(NS, query="aaaa", limit=2)[0].key != "k" or store.search(NS, query="cccc")[0].key == "k"
         assert store.search(NS, query="cccc")[0].key == "k"
+
+    def test_what_is_kept_in_memory_follows_the_database(self, make_shredder: Callable[..., Shredder]) -> None:
+        """Two that have searched before, and one that never has, agree with a third that computes everything anew."""
+        one, two = (make_shredder(index=INDEX).store for _ in range(2))
+        draw = random.Random(7)
+        model: dict[tuple[tuple[str, ...], str], str | None] = {}
+        spaces = [NS, (*NS, "x"), (*NS, "x", "y"), (*NS, "z")]
+        for step in range(12):
+            ops = []
+            for _ in range(60 if step == 0 else 9):
+                place = (draw.choice(spaces), f"k{draw.randrange(40)}")
+                text = None if draw.random() < 0.3 else "".join(draw.choices("abcd", k=draw.randrange(1, 7)))
+                value = None if text is None and draw.random() < 0.6 else {"text": text}
+                ops.append(PutOp(*place, value))
+                model.pop(place, None)
+                if value is not None:
+                    model[place] = text
+            draw.choice((one, two)).batch(ops)
+            for store in (one, two, make_shredder(index=INDEX).store if step % 4 == 3 else one):
+                for prefix in spaces:
+                    found = store.search(prefix, query="aab", limit=100)
+                    held = {place: text for place, text in model.items() if place[0][: len(prefix)] == prefix}
+                    assert {(item.namespace, item.key): item.value["text"] for item in found} == held
+                    scores = [_cosine(text) for text in held.values() if text is not None]
+                    assert [item.score for item in found if item.score is not None] == pytest.approx(
+                        sorted(scores, reverse=True), abs=1e-6
+                    )
+                    assert all(
+                        item.score == pytest.approx(_cosine(item.value["text"]), abs=1e-6)
+                        for item in found
+                        if item.score is not None
+                    )
+
+    def test_a_shred_elsewhere_drops_what_is_kept_in_memory(self, make_shredder: Callable[..., Shredder]) -> None:
+        here, elsewhere = make_shredder(index=INDEX), make_shredder(index=INDEX)
+        for who in ("c-1", "c-2"):
+            here.store.put(("users", who), "k", {"text": "aaa"})
+            here.store.search(("users", who), query="a")
+        kept = here.store._storing._vectors._shelves
+        assert len(kept) == 2
+        elsewhere.shred("c-1")
+        with pytest.raises(CustomerShreddedError):
+            here.store.search(NS, query="a")
+        assert len(kept) == 1
+
+    def test_a_query_of_another_size_is_refused(self, make_shredder: Callable[..., Shredder]) -> None:
+        store = make_shredder(index={**INDEX, "embed": lambda texts: [[1.0] * (4 if texts[0] != "odd" else 3)]}).store
+        store.put(NS, "k", {"text": "a"})
+        with pytest.raises(ConfigurationError, match="4 dimensions"):
+            store.search(NS, query="odd")
+
+    def test_an_index_of_other_dimensions_is_refused(self, make_shredder: Callable[..., Shredder]) -> None:
+        make_shredder(index=INDEX).store.put(NS, "k", {"text": "a"})
+        other = make_shredder(index={"dims": 2, "embed": lambda texts: [[1.0, 0.0] for _ in texts]}).store
+        with pytest.raises(ConfigurationError, match="dimensions"):
+            other.search(NS, query="a")
 
     def test_async_embeddings_are_awaited(self, make_shredder: Callable[..., Shredder], home: Any) -> None:
         async def aembed(texts: Sequence[str]) -> list[list[float]]:

@@ -26,21 +26,32 @@ class Importer:
         self._store = store
 
     def load(self, lines: Iterable[str]) -> int:
-        """Imports all lines. An import that was interrupted is repeated from the start: what is there is put again."""
-        count = 0
+        """Imports all lines. An import that was interrupted is repeated from the start: what is there is put again.
+
+        Raises:
+            FormatError: It is no export, or holds data of another customer than it says.
+        """
+        count, customer_id = 0, ""
         saver: ShredSaver | None = None
         for line in read_lines(iter(lines)):
             try:
                 if line["type"] == "export":
-                    saver = self._saver_of(exact_id(line["customer_id"], "the export's customer_id"))
+                    customer_id = exact_id(line["customer_id"], "the export's customer_id")
+                    saver = self._saver_of(customer_id)
                 elif line["type"] == "checkpoint" and saver is not None:
                     self._checkpoint(saver, line)
                 else:
-                    self._store.put(tuple(line["namespace"]), line["key"], line["value"])
+                    self._item(customer_id, line)
             except (KeyError, TypeError, AttributeError, InvalidNamespaceError):
                 raise FormatError(f"line {count + 1} of the export lacks what it must have") from None
             count += 1
         return count
+
+    def _item(self, customer_id: str, line: dict[str, Any]) -> None:
+        namespace = tuple(line["namespace"])
+        if self._store._templates.owner(namespace).customer_id != customer_id:
+            raise FormatError("the export holds an item of another customer than it is an export of")
+        self._store.put(namespace, line["key"], line["value"])
 
     def _saver_of(self, customer_id: str) -> ShredSaver:
         """A saver whose every call is about one customer, whatever ``customer=`` says."""

@@ -85,7 +85,8 @@ class Shelf(NamedTuple):
 
     def missing(self, wanted: Sequence[int]) -> list[int]:
         """Those items that are not on it, ascending."""
-        found: list[int] = numpy().setdiff1d(numpy().asarray(wanted, dtype="i8"), self.numbers).tolist()
+        asked = numpy().asarray(wanted, dtype="i8")
+        found: list[int] = numpy().sort(asked[~self._find(asked)[1]]).tolist()
         return found
 
     def having(self, wanted: Sequence[int]) -> Shelf:
@@ -104,13 +105,16 @@ class Shelf(NamedTuple):
         np = numpy()
         asked = np.asarray(wanted, dtype="i8")
         best = np.append(self._scores(query), -np.inf)
-        at = np.searchsorted(self.numbers, asked)
-        # One that is not here went away between two statements.
-        here = np.append(self.numbers, -1)[at] == asked
-        scores = np.where(here, best[at], -np.inf)
+        at, here = self._find(asked)
+        scores = np.where(here, best[at], -np.inf)  # one that is not here went away between two statements
         order = np.argsort(-scores, kind="stable")
         ranked, rest = np.split(order, [np.count_nonzero(scores != -np.inf)])
         return asked[ranked].tolist(), scores[ranked].tolist(), asked[rest].tolist()
+
+    def _find(self, asked: Numbers) -> tuple[Any, Any]:
+        """Where each item is, and whether it is there at all."""
+        at = numpy().searchsorted(self.numbers, asked)
+        return at, numpy().append(self.numbers, -1)[at] == asked
 
     def _scores(self, query: Sequence[float]) -> Scores:
         np = numpy()

@@ -52,8 +52,8 @@ class ShredStore(BaseStore):
     A batch is one transaction: all of it is stored or nothing. Expired items are never returned, swept or not.
 
     Every operation may raise `NamespaceUnmatchedError`, `CustomerShreddedError`, `CustomerRestrictedError`,
-    `UnsealError`, `KeyServiceError` and `DatabaseUnavailableError`; a put also `PayloadError`; LangGraph's
-    ``InvalidNamespaceError`` is raised for labels that it does not allow.
+    `UnsealError`, `KeyServiceError` and `DatabaseUnavailableError`; a put also `PayloadError`, a deletion
+    `LegalHoldError`; LangGraph's ``InvalidNamespaceError`` is raised for labels that it does not allow.
 
     Attributes:
         shredder: The `Shredder` this store belongs to.

@@ -159,7 +159,7 @@ def test_put_writes(backend: Backend, keys: str, make_shredder: Callable[..., An
     assert rounds(backend, keys, put_writes, lambda step: (here, f"task {step}"), check) > 3
 
 
-@pytest.mark.parametrize("purge", [True, False], ids=["purge", "no purge"])
+@pytest.mark.parametrize("purge", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["purge", "no purge"])
 @WITHIN
 def test_shred(purge: bool, within_keys: bool, backend: Backend, keys: str, make_shredder: Callable[..., Any]) -> None:
     shredder = make_shredder()

@@ -19,6 +19,7 @@ from shredsaver.db.sqlite import SqliteDatabase
 from . import (
     concurrency,
     conversations,
+    growth,
     machine,
     page,
     plots,
@@ -42,6 +43,7 @@ MODULES = (
     reads,
     conversations,
     shredding,
+    growth,
     processes,
     shapes,
     concurrency,

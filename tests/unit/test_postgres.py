@@ -918,7 +918,6 @@ def _in_child(database: PostgresDatabase, results: Any) -> None:
     database.close()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_has_connections_of_its_own(server: PostgresBackend, opened: Any) -> None:
     database = opened()

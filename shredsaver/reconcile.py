@@ -43,6 +43,9 @@ class Differences:
     to_destroy: tuple[Dead, ...]
     to_record: tuple[Dead, ...]
 
+    def __bool__(self) -> bool:
+        return bool(self.to_revoke or self.to_destroy or self.to_record)
+
 
 def compare(
     keys: Iterable[Dead], log: Iterable[Dead], journal: Iterable[Dead], rows: Mapping[bytes, Standing]

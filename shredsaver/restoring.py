@@ -27,7 +27,7 @@ from shredsaver.guarding import GuardedKeys
 from shredsaver.heads import START, Heads, intact, remember, remembered
 from shredsaver.journal import Journal
 from shredsaver.kms.base import Tombstone
-from shredsaver.reconcile import DESTRUCTIONS_UNASKED, Dead, Reconciliation, Standing, compare, latest
+from shredsaver.reconcile import DESTRUCTIONS_UNASKED, Dead, Differences, Reconciliation, Standing, compare, latest
 from shredsaver.restraint import FOREVER
 from shredsaver.shredding import Shredding
 from shredsaver.threads import GET_COUNTER, GET_NAME, SET_CUSTOMER
@@ -60,17 +60,10 @@ class Restoring:
         """
         forked = yield from call(lambda: self._keys.forked)
         heads = (yield from remembered(self._core)) if quick and not forked else START
-        stones = yield from call(partial(self._stones, heads))
-        if stones is None or not (yield from intact(heads)):
-            heads, stones = START, (yield from call(self._keys.tombstones))
-        by_keys = [Dead(stone.customer, stone.generation, stone.at) for stone in stones]
-        told: tuple[list[Dead], int, str] = ([], *heads[4:])
-        if self._journal is not None:
-            told = yield from call(partial(self._journal.read_after, *heads[4:]))
-        journal = [*sources, *told[0]]
-        log, damaged, last = yield from self._log(heads)
-        rows = yield from self._rows(list(latest([*by_keys, *log, *journal])))
-        differences = compare(by_keys, log, journal, rows)
+        differences, damaged, compared = yield from self._look(heads, sources)
+        if heads != START and (damaged or differences):
+            # What is new may concern what was compared before: only the whole tells what is to be done.
+            differences, damaged, compared = yield from self._look(START, sources)
         if damaged:
             yield from self._repair()
         many = len(differences.to_destroy) > DESTRUCTIONS_UNASKED and not confirm
@@ -92,13 +85,26 @@ class Restoring:
             repaired=len(damaged),
             forked=forked,
         )
-        first = (stones[-1].seq, stones[-1].chain) if stones else heads[:2]
-        compared = Heads(*first, *last, *told[1:])
         if found.changed:
             self._core.events.emit("reconciled", **asdict(found))
         elif compared != heads and not forked:
             yield from remember(self._core, compared)
         return found
+
+    def _look(self, heads: Heads, sources: Sequence[Dead]) -> Plan[tuple[Differences, list[int], Heads]]:
+        """Compares the records behind some heads. Gives the differences, damaged positions of the log, and its end."""
+        stones = yield from call(partial(self._stones, heads))
+        if stones is None or not (yield from intact(heads)):
+            heads, stones = START, (yield from call(self._keys.tombstones))
+        by_keys = [Dead(stone.customer, stone.generation, stone.at) for stone in stones]
+        told: tuple[list[Dead], int, str] = ([], *heads[4:])
+        if self._journal is not None:
+            told = yield from call(partial(self._journal.read_after, *heads[4:]))
+        journal = [*sources, *told[0]]
+        log, damaged, last = yield from self._log(heads)
+        rows = yield from self._rows(list(latest([*by_keys, *log, *journal])))
+        first = (stones[-1].seq, stones[-1].chain) if stones else heads[:2]
+        return compare(by_keys, log, journal, rows), damaged, Heads(*first, *last, *told[1:])
 
     def _stones(self, heads: Heads) -> Sequence[Tombstone] | None:
         """The key service's log behind the head that was compared; None if it has another one there."""

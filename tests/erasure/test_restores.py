@@ -43,6 +43,7 @@ class Drill:
         for customer in ("dead", "alive"):
             put(CALL, self.shredder.saver, config(f"t-{customer}", customer), {"x": customer})
         self.old = backend.copy()
+        self.rows = backend.rows("customers")
         shutil.copytree(home / "keys", home / "old-keys")
         self.old_keys = f"file:{home / 'old-keys'}?slots=2"
         self.result = self.shredder.shred("dead")
@@ -295,3 +296,43 @@ def test_a_failure_to_open_leaves_nothing_open(drill: Drill, monkeypatch: pytest
         Shredder.open(drill.backend.url, keys=f"file:{drill.home / 'keys'}")
     monkeypatch.undo()
     drill.check(drill.make())
+
+
+def test_what_was_compared_is_not_compared_again_and_still_stands_guard(drill: Drill) -> None:
+    def quiet() -> Any:
+        shredder = drill.make()
+        assert not shredder.reconciliation.changed
+        shredder.close()
+        return drill.backend.execute("SELECT value FROM meta WHERE key = 'compared'")
+
+    assert quiet() == quiet() != []
+    # The customer's row from before the erasure, put back whole: its MAC is right.
+    (before,) = [row for row in drill.rows if bytes(row["customer"]).hex() == drill.result.customer]
+    names = [name for name in before if name != "customer"]
+    sets = ", ".join(f"{name} = ?" for name in names)
+    values = [*(before[name] for name in names), bytes.fromhex(drill.result.customer)]
+    drill.backend.execute(f"UPDATE customers SET {sets} WHERE customer = ?", values)
+    shredder = drill.make()
+    assert shredder.reconciliation.revoked == 1
+    drill.check(shredder)
+    shredder.close()
+    quiet()
+    drill.backend.execute("DELETE FROM customers WHERE state <> 'live'")
+    shredder = drill.make()
+    assert shredder.reconciliation.revoked == 1
+    drill.check(shredder)
+    shredder.close()
+    quiet()
+    drill.backend.execute("DELETE FROM erasures WHERE seq = 1")
+    shredder = drill.make()
+    assert shredder.reconciliation.changed
+    drill.check(shredder)
+    shredder.close()
+    quiet()
+    # An old entry that was altered: whoever asks is refused, and looking at everything puts it right.
+    drill.backend.execute("UPDATE erasures SET mac = ?", (b"x" * 32,))
+    shredder = drill.make()
+    with pytest.raises((RevocationLogDamagedError, CustomerShreddedError)):
+        shredder.saver.get_tuple(config("t-dead", "dead"))
+    assert shredder.reconcile().changed
+    drill.check(shredder)

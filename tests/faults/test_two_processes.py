@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from langgraph.graph import START, StateGraph
-from langgraph.types import interrupt
+from langgraph.types import Command, Send, interrupt
 
 from shredsaver import CustomerShreddedError
 from tests.support.backends import Backend
@@ -30,6 +31,7 @@ from tests.support.processes import (
     write_pending,
 )
 from tests.support.steps import hooked
+from tests.support.types import Point
 
 CALL = Caller("sync")
 
@@ -96,6 +98,44 @@ def test_an_interrupt_is_answered_in_another_process(make_shredder: Callable[...
     assert other(resume, asking, here, {"yes": (1, 2)})["items"] == ["hello", {"yes": (1, 2)}]
     found = asking(shredder.saver).get_state(here)
     assert (found.next, found.values) == ((), {"items": ["hello", {"yes": [1, 2]}]})  # as any serialised tuple
+
+
+def fanning_out(saver: Any) -> Any:
+    """Asks once for each of three sends, with values of several types on their way."""
+
+    def ask(state: dict[str, Any]) -> dict[str, Any]:
+        answer = interrupt({"n": state["n"], "point": state["point"]})
+        return {"items": [(state["n"], state["point"], state["key"], answer)]}
+
+    def spread(state: Items) -> list[Send]:
+        return [Send("ask", {"n": n, "point": Point(n, 0.5), "key": uuid.UUID(int=n)}) for n in range(3)]
+
+    builder = StateGraph(Items)
+    builder.add_node("ask", ask)
+    builder.add_node("count", lambda state: {"items": [len(state["items"])]})
+    builder.add_conditional_edges(START, spread, ["ask"])
+    builder.add_edge("ask", "count")
+    return builder.compile(checkpointer=saver)
+
+
+def answer_all(shredder: Any, here: dict[str, Any]) -> Any:
+    graph = fanning_out(shredder.saver)
+    waiting = graph.get_state(here).interrupts
+    assert all(type(one.value["point"]) is Point for one in waiting)
+    return graph.invoke(Command(resume={one.id: f"answer {one.value['n']}" for one in waiting}), here)["items"]
+
+
+def test_interrupts_of_a_fan_out_are_answered_once_in_another_process(
+    make_shredder: Callable[..., Any], other: Worker
+) -> None:
+    shredder, here = make_shredder(), config()
+    graph = fanning_out(shredder.saver)
+    assert len(graph.invoke({"items": []}, here)["__interrupt__"]) == 3
+    expected = [(n, Point(n, 0.5), uuid.UUID(int=n), f"answer {n}") for n in range(3)]
+    assert other(answer_all, here) == [*expected, 3]
+    state = graph.get_state(here)
+    assert state.next == ()
+    assert state.values["items"] == [*map(list, expected), 3]  # as any serialised tuple
 
 
 def test_a_process_that_shreds_is_refused_by_its_own_caches(make_shredder: Callable[..., Any], other: Worker) -> None:

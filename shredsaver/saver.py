@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    EXCLUDED_METADATA_KEYS,
-    WRITES_IDX_MAP,
     BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
@@ -19,7 +17,6 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from shredsaver.core import Core
 from shredsaver.customers import CustomerResolver, in_runtime
@@ -28,15 +25,14 @@ from shredsaver.errors import ConfigurationError
 from shredsaver.listing import Cursor, Lister, Page, Query, Walk
 from shredsaver.memory import Memory
 from shredsaver.reading import Reader
+from shredsaver.requests import Requests
 from shredsaver.reviving import Reviver, config_of, listed
-from shredsaver.threads import Ref
 from shredsaver.upkeep import STRATEGIES, Upkeep
-from shredsaver.writing import NewCheckpoint, NewWrite, Writer
+from shredsaver.writing import Writer
 
 if TYPE_CHECKING:
     from shredsaver.shredder import Shredder
 
-_SOURCES: Final = frozenset({"input", "loop", "update", "fork"})
 list_ = list  # inside the class, `list` is the method
 
 
@@ -66,7 +62,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         super().__init__(serde=serde)
         # `with_allowlist` copies this object shallowly on every run: all state is in objects that the copies share.
         self._core = core
-        self._resolver = resolver
+        self._requests = Requests(core, resolver)
         memory = memory or Memory()
         self._memory = memory
         self._reviver = Reviver(memory, fingerprints=fingerprints)
@@ -136,7 +132,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
             before: Only checkpoints with smaller ids than this config's.
             limit: The most to give.
         """
-        walk = Walk(self._query(config, filter, before), limit)
+        walk = Walk(self._requests.query(config, filter, before), limit)
         while not walk.done:
             yield from walk.take(self._core.database.run(partial(self._page, walk.query, walk.after, walk.size)))
 
@@ -149,7 +145,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
-        walk = Walk(self._query(config, filter, before), limit)
+        walk = Walk(self._requests.query(config, filter, before), limit)
         while not walk.done:
             page = await self._core.database.arun(partial(self._page, walk.query, walk.after, walk.size))
             for found in walk.take(page):
@@ -183,7 +179,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
             ThreadOwnershipError: The thread belongs to another customer than the config names.
             PayloadError: A value cannot be serialised or is too large.
         """
-        ref, new = self._new_checkpoint(config, checkpoint, metadata, new_versions)
+        ref, new = self._requests.checkpoint(config, checkpoint, metadata, new_versions)
         self._core.database.run(partial(self._writer.put, ref, new, self.serde))
         return config_of(ref.thread_id, new.ns, new.checkpoint_id)
 
@@ -195,7 +191,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`."""
-        ref, new = self._new_checkpoint(config, checkpoint, metadata, new_versions)
+        ref, new = self._requests.checkpoint(config, checkpoint, metadata, new_versions)
         await self._core.database.arun(partial(self._writer.put, ref, new, self.serde))
         return config_of(ref.thread_id, new.ns, new.checkpoint_id)
 
@@ -223,11 +219,11 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         Raises:
             LegalHoldError: The customer is under a hold.
         """
-        self._core.database.run(partial(self._upkeep.delete, self._thread(thread_id)))
+        self._core.database.run(partial(self._upkeep.delete, self._requests.thread(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
-        await self._core.database.arun(partial(self._upkeep.delete, self._thread(thread_id)))
+        await self._core.database.arun(partial(self._upkeep.delete, self._requests.thread(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Deletes the checkpoints of some runs with their writes. A delta channel may lose what it is made of."""
@@ -271,7 +267,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
     # -- plans ------------------------------------------------------------------------------------------------------
 
     def _get(self, config: RunnableConfig) -> Plan[CheckpointTuple | None]:
-        ref = self._ref(config)
+        ref = self._requests.ref(config)
         configurable = config["configurable"]
         ns, checkpoint_id = configurable.get("checkpoint_ns") or "", configurable.get("checkpoint_id") or ""
         got = yield from self._reader.get(ref, ns, checkpoint_id, running=in_runtime(config))
@@ -292,18 +288,15 @@ class ShredSaver(BaseCheckpointSaver[Any]):
             return {}
         configurable = config["configurable"]
         ns, checkpoint_id = configurable.get("checkpoint_ns") or "", configurable.get("checkpoint_id") or ""
-        return (yield from self._lister.history(self._ref(config), ns, checkpoint_id, channels, self.serde))
+        return (yield from self._lister.history(self._requests.ref(config), ns, checkpoint_id, channels, self.serde))
 
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Callable[[], Plan[None]] | None:
-        new: dict[int, NewWrite] = {}
-        for position, (channel, value) in enumerate(writes):
-            idx = WRITES_IDX_MAP.get(channel, position)
-            new[idx] = NewWrite(channel, idx, _snapshot(value))
+        new = self._requests.writes(writes)
         if not new:
             return None
-        ref = self._ref(config)
+        ref = self._requests.ref(config)
         ns, checkpoint_id = (
             config["configurable"].get("checkpoint_ns") or "",
             config["configurable"].get("checkpoint_id"),
@@ -311,7 +304,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         if not checkpoint_id:
             raise ConfigurationError('pending writes belong to a checkpoint: give configurable["checkpoint_id"]')
         task = (str(task_id), str(task_path))
-        return partial(self._writer.put_writes, ref, ns, str(checkpoint_id), task, list_(new.values()), self.serde)
+        return partial(self._writer.put_writes, ref, ns, str(checkpoint_id), task, new, self.serde)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Plan[None]:
         _refuse_text(run_ids, "run_ids")
@@ -321,7 +314,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
                 yield from self._upkeep.delete_run(thread, token)
 
     def _copy(self, source_thread_id: str, target_thread_id: str) -> Callable[[], Plan[None]]:
-        source, target = self._thread(source_thread_id), self._thread(target_thread_id)
+        source, target = self._requests.thread(source_thread_id), self._requests.thread(target_thread_id)
         if source.thread == target.thread:
             raise ConfigurationError("a thread cannot be copied onto itself")
         return partial(self._upkeep.copy, source, target)
@@ -331,95 +324,14 @@ class ShredSaver(BaseCheckpointSaver[Any]):
             raise ConfigurationError(f"there is no pruning strategy {strategy!r}; known are {', '.join(STRATEGIES)}")
         _refuse_text(thread_ids, "thread_ids")
         for thread_id in thread_ids:
-            ref = self._thread(thread_id)
+            ref = self._requests.thread(thread_id)
             if strategy == "keep_latest":
                 yield partial(self._upkeep.prune, ref, self.serde)
             else:
                 yield partial(self._upkeep.delete, ref)
-
-    # -- forms ------------------------------------------------------------------------------------------------------
-
-    def _thread(self, thread_id: object) -> Ref:
-        name = str(thread_id)
-        try:
-            return Ref(name, self._core.token("thread", name), None, None)
-        except UnicodeEncodeError:
-            raise ConfigurationError("a thread_id holds a lone surrogate, which is no Unicode text") from None
-
-    def _ref(self, config: RunnableConfig) -> Ref:
-        thread_id = (config.get("configurable") or {}).get("thread_id")
-        if thread_id is None:
-            raise ConfigurationError('the config names no thread: give configurable["thread_id"]')
-        customer_id = self._resolver(config)
-        ref = self._thread(thread_id)
-        if customer_id is None:
-            return ref
-        return ref._replace(customer_id=customer_id, customer=self._core.token("customer", customer_id))
-
-    def _new_checkpoint(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> tuple[Ref, NewCheckpoint]:
-        ref = self._ref(config)
-        configurable = config["configurable"]
-        stored = _metadata(config, metadata)
-        values = {channel: _snapshot(value) for channel, value in checkpoint["channel_values"].items()}
-        run_id, source, step = stored.get("run_id"), stored.get("source"), stored.get("step")
-        counters = stored.get("counters_since_delta_snapshot") or {}
-        uses_delta = bool(counters) or any(isinstance(value, _DeltaSnapshot) for value in values.values())
-        return ref, NewCheckpoint(
-            ns=configurable.get("checkpoint_ns") or "",
-            checkpoint_id=checkpoint["id"],
-            parent_id=configurable.get("checkpoint_id") or "",
-            checkpoint={key: value for key, value in checkpoint.items() if key != "channel_values"},
-            metadata=stored,
-            values=values,
-            changed=frozenset(new_versions),
-            versions=checkpoint["channel_versions"],
-            run=self._core.token("run", str(run_id)) if run_id is not None else b"",
-            # Only what LangGraph puts there may stand in the clear.
-            source=source if isinstance(source, str) and source in _SOURCES else "",
-            step=str(step) if type(step) is int else "",
-            uses_delta=uses_delta,
-            delta=frozenset(counters) if isinstance(counters, dict) else frozenset(),
-        )
-
-    def _query(
-        self, config: RunnableConfig | None, wanted: Mapping[str, Any] | None, before: RunnableConfig | None
-    ) -> Query:
-        configurable = (config.get("configurable") or {}) if config else {}
-        source = (wanted or {}).get("source")
-        return Query(
-            ref=self._ref(config) if config else None,
-            ns=configurable.get("checkpoint_ns"),
-            checkpoint_id=configurable.get("checkpoint_id") or "",
-            before=((before or {}).get("configurable") or {}).get("checkpoint_id") or "",
-            source=source if isinstance(source, str) and source in _SOURCES else "",
-            wanted=wanted or {},
-        )
-
-
-def _snapshot(value: Any) -> Any:
-    """A copy of the outermost container, since nodes may change it while it is being saved."""
-    return value.copy() if type(value) in (list_, dict) else value
 
 
 def _refuse_text(ids: object, what: str) -> None:
     """One id is a sequence of letters, each of which would be taken for an id."""
     if isinstance(ids, str):
         raise ConfigurationError(f"{what} must be a list of ids, not one id")
-
-
-def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
-    """The metadata to store: as LangGraph's ``get_checkpoint_metadata``, but text stays as it is, NUL and all."""
-    stored: dict[str, Any] = dict(metadata)
-    for source in (config.get("metadata"), config.get("configurable")):
-        for key, value in (source or {}).items():
-            if key in stored or key in EXCLUDED_METADATA_KEYS or key.startswith("__"):
-                continue
-            if isinstance(value, str | int | float):
-                stored[key] = value
-    return stored

@@ -145,3 +145,24 @@ def test_a_restored_database_that_is_adopted_finishes_what_it_noted_in_quarantin
     assert restored.unfinished() == 0
     assert restored.status("c-1").state == "purged"
     assert restored.enrol("c-1").generation == 2
+
+
+@pytest.mark.parametrize("purge", [True, False], ids=["purged", "not purged"])
+@pytest.mark.parametrize("deed", ["put", "put_writes", "item"])
+def test_a_write_is_the_first_that_a_warm_process_hears_of_a_shred(
+    deed: str, purge: bool, backend: Backend, make_shredder: Callable[..., Any]
+) -> None:
+    """No read has told it before: the fence in the writing transaction alone stands in its way."""
+    shredder, warm = make_shredder(), make_shredder()
+    at = put(CALL, warm.saver, config(), {"x": ["warm " * 60]})
+    warm.store.put(("users", "c-1"), "key", {"said": "warm"})
+    shredder.shred("c-1", purge=purge)
+    before = {table: backend.count(table) for table in ("checkpoints", "writes", "parts", "items")}
+    with pytest.raises(CustomerShreddedError):
+        if deed == "put":
+            put(CALL, warm.saver, config(), {"x": ["warm " * 60, "late"]})
+        elif deed == "put_writes":
+            warm.saver.put_writes(at, [("x", "late")], "task")
+        else:
+            warm.store.put(("users", "c-1"), "another", {"said": "late"})
+    assert {table: backend.count(table) for table in before} == before

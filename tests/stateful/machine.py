@@ -154,7 +154,7 @@ class Deployment(RuleBasedStateMachine):
         person, store = self.model[name], self.shredders[at].store
         value = {"said": self.text(name) * (30 if long else 1)}
         act = (lambda: store.delete(("users", name), key)) if gone else (lambda: store.put(("users", name), key, value))
-        if not self.refused(name, act):
+        if not self.refused(name, act, held=gone):
             if gone:
                 person.items.pop(key, None)
             else:
@@ -208,7 +208,7 @@ class Deployment(RuleBasedStateMachine):
         assert result.state in ("destroyed", "purged")
         assert result.pending == ()
         assert result.receipt is not None
-        if not person.shredded:
+        if not person.shredded or person.keyed > person.dead:
             person.shred(purge=purge)
 
     @rule(name=WHO, at=WHERE)
@@ -293,9 +293,11 @@ class Deployment(RuleBasedStateMachine):
     @rule(data=st.data())
     def restore_the_database(self, data: st.DataObject) -> None:
         copied = data.draw(st.sampled_from(self.copies))
+        for name, person in self.model.items():
+            if person.held:  # the key store's holds stand, whatever a restored database says
+                self.shredders[0].release(name)
         self.close()
         self.put_back(copied.database)
-        held = {name for name, person in self.model.items() if person.held}
         self.model = restored(self.model, copied.model)
         first = self.open()
         assert first.reconciliation.forked
@@ -305,9 +307,8 @@ class Deployment(RuleBasedStateMachine):
         first.reconcile(adopt="restore")
         self.shredders = [first, self.open()]
         for name, person in self.model.items():
-            # The key store's hold stands, whatever the database says: one of the two is lifted here.
-            if person.state in ("live", "restricted") and person.held != (name in held):
-                (first.hold(name, "a case") if person.held else first.release(name))
+            if person.held:
+                first.hold(name, "a case")
 
     def put_back(self, copied: Backend) -> None:
         """A database's files in the place of ours."""

@@ -28,6 +28,9 @@ class Person:
     held: bool = False
     threads: dict[str, dict[str, Saved]] = field(default_factory=dict)
     items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    keyed: int = 0
+    """The last generation that was enrolled: a restored database may know of earlier ones only."""
+
     left: bool = False
     """Whether rows of a dead generation may still be there, unreadable."""
 
@@ -38,13 +41,14 @@ class Person:
     def shred(self, *, purge: bool = True) -> None:
         """Use ends, and nothing of it comes back."""
         self.left = not purge
-        self.dead = max(self.dead, self.generation)
+        self.dead = max(self.dead, self.generation, self.keyed)
         self.state, self.held = "shredded", False
         self.threads, self.items = {}, {}
 
     def enrol(self) -> None:
         """Comes back, empty."""
-        self.generation, self.state = self.dead + 1, "live"
+        self.generation = self.keyed = self.dead + 1
+        self.state = "live"
 
     def seen(self) -> None:
         """A first write makes a customer."""
@@ -69,7 +73,8 @@ def restored(now: Snapshot, then: Snapshot) -> Snapshot:
     for name, person in result.items():
         person.dead = max(person.dead, now[name].dead)
         if person.dead >= person.generation:
-            person.generation = person.dead
+            person.generation, person.keyed = person.dead, 0
             person.shred()
+        person.keyed = now[name].keyed
         person.left = person.left or now[name].left
     return result

@@ -158,11 +158,11 @@ def test_a_write_is_the_first_that_a_warm_process_hears_of_a_shred(
     warm.store.put(("users", "c-1"), "key", {"said": "warm"})
     shredder.shred("c-1", purge=purge)
     before = {table: backend.count(table) for table in ("checkpoints", "writes", "parts", "items")}
+    late: dict[str, Callable[[], Any]] = {
+        "put": lambda: put(CALL, warm.saver, config(), {"x": ["warm " * 60, "late"]}),
+        "put_writes": lambda: warm.saver.put_writes(at, [("x", "late")], "task"),
+        "item": lambda: warm.store.put(("users", "c-1"), "another", {"said": "late"}),
+    }
     with pytest.raises(CustomerShreddedError):
-        if deed == "put":
-            put(CALL, warm.saver, config(), {"x": ["warm " * 60, "late"]})
-        elif deed == "put_writes":
-            warm.saver.put_writes(at, [("x", "late")], "task")
-        else:
-            warm.store.put(("users", "c-1"), "another", {"said": "late"})
+        late[deed]()
     assert {table: backend.count(table) for table in before} == before

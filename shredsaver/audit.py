@@ -36,7 +36,8 @@ PARTS: Final = sql(
     "ORDER BY scope, number LIMIT ?"
 )
 ITEMS: Final = sql(
-    f"SELECT {ITEM_COLUMNS} FROM items i WHERE i.customer = ? AND i.number > ? ORDER BY i.number LIMIT ?"
+    f"SELECT {ITEM_COLUMNS} FROM items i WHERE i.customer = ? "
+    "AND (i.generation > ? OR (i.generation = ? AND i.number > ?)) ORDER BY i.generation, i.number LIMIT ?"
 )
 TOMBSTONES: Final = sql("SELECT count(*) FROM erasures WHERE customer = ? AND state NOT IN ('scheduled', 'cancelled')")
 
@@ -187,13 +188,14 @@ class Auditor:
                 return
 
     def _items(self, token: bytes, generation: int, tree: KeyTree | None, tally: _Tally) -> Plan[None]:
-        number = -1
+        # Each generation numbers its items anew.
+        last, number = 0, -1
         while True:
             yield Begin("read")
-            (page,) = yield from run(Statement(ITEMS, (token, number, PAGE)))
+            (page,) = yield from run(Statement(ITEMS, (token, last, last, number, PAGE)))
             yield Commit()
             for row in map(ItemRow._make, page.rows):
-                number = row.number
+                last, number = row.generation, row.number
                 opens = False
                 if tree is not None and row.generation == generation:
                     try:

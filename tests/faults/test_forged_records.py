@@ -195,3 +195,24 @@ def test_tables_that_are_none(
     for shredder in shredders:
         for given in everything(shredder):
             assert given in (None, [], VALUES, {"said": "c-1"}, [{"said": "c-1"}]) or VALUES in given, given
+
+
+@pytest.mark.parametrize(
+    "edit", ["UPDATE erasures SET chain = x'00' WHERE seq = 1", "DELETE FROM erasures WHERE seq = 1"]
+)
+def test_an_edited_chain_of_erasures_is_noticed_while_serving(edit: str, filled: Any, backend: SqliteBackend) -> None:
+    filled.shred("c-2")
+    assert filled.check_log() == 2
+    backend.execute(edit if backend.kind == "sqlite" else edit.replace("x'00'", "'\\x00'"))
+    with pytest.raises(RevocationLogDamagedError):
+        filled.check_log()
+
+
+def test_a_key_that_was_on_its_way_when_its_customer_was_shredded_is_not_kept(filled: Any) -> None:
+    core = filled._start().core
+    customer = core.token("customer", "c-1")
+    record = core.keys.load(customer, 1)
+    core.keyring.revoke(customer, 1)
+    with pytest.raises(CustomerShreddedError):
+        core.keyring._keep(record)
+    assert core.keyring.cached(customer, 1, 0) is None

@@ -67,20 +67,28 @@ def refused(one: Worker, function: Callable[..., Any], *args: Any) -> None:
 def test_a_warm_process_is_refused_at_once(
     purge: bool, backend: Backend, make_shredder: Callable[..., Any], other: Worker
 ) -> None:
-    shredder, here = make_shredder(), config()
-    other(invoke, here, {"items": ["hello"]})
-    at = other(write, here, {"x": ["warm " * 60]})
-    assert other(get, here) == {"x": ["warm " * 60]}
+    """Each call is the first that the other process makes after the shred: no refusal has emptied its caches."""
+    shredder = make_shredder()
     other(write, config("t-2", "c-2"), {"x": 2})
-    shredder.shred("c-1", purge=purge)
-    before = backend.contents()
-    refused(other, get, here)
-    refused(other, get, config(customer_id=None))
-    refused(other, write, here, {"x": ["warm " * 60, "more"]})
-    refused(other, write_pending, at, "task")
-    refused(other, invoke, here, {"items": ["again"]})
-    refused(other, write, config("a new thread", "c-1"), {"x": 1})
-    assert backend.contents() == before
+    calls: list[Callable[[dict[str, Any], Any], tuple[Any, ...]]] = [
+        lambda here, at: (get, here),
+        lambda here, at: (get, config(here["configurable"]["thread_id"], None)),
+        lambda here, at: (get, at),
+        lambda here, at: (write, here, {"x": ["warm " * 60, "more"]}),
+        lambda here, at: (write, at, {"x": ["warm " * 60]}),
+        lambda here, at: (write_pending, at, "task"),
+        lambda here, at: (invoke, here, {"items": ["again"]}),
+        lambda here, at: (write, config("a new thread", here["configurable"]["customer_id"]), {"x": 1}),
+    ]
+    for number, call in enumerate(calls):
+        here = config(f"t {number}", f"c {number}")
+        other(invoke, here, {"items": ["hello"]})
+        at = other(write, here, {"x": ["warm " * 60]})
+        assert other(get, here) == {"x": ["warm " * 60]}
+        shredder.shred(f"c {number}", purge=purge)
+        before = backend.contents()
+        refused(other, *call(here, at))
+        assert backend.contents() == before, number
     assert other(get, config("t-2", "c-2")) == {"x": 2}
     other(write, config("t-2", "c-2"), {"x": 3})
 
@@ -148,9 +156,10 @@ def test_a_process_that_shreds_is_refused_by_its_own_caches(make_shredder: Calla
         put(CALL, shredder.saver, here, {"x": 2})
 
 
+@pytest.mark.parametrize("purge", [True, False], ids=["purged", "not purged"])
 @pytest.mark.parametrize("deed", ["put", "put_writes", "first write of a thread", "first write of a customer"])
 def test_a_writer_paused_at_any_step_lands_before_the_shred_or_is_refused(
-    deed: str, backend: Backend, make_shredder: Callable[..., Any]
+    deed: str, purge: bool, backend: Backend, make_shredder: Callable[..., Any]
 ) -> None:
     """Each step in turn: the writer stops there, the customer is shredded, the writer goes on."""
     writer, eraser = make_shredder(), make_shredder()
@@ -189,10 +198,11 @@ def test_a_writer_paused_at_any_step_lands_before_the_shred_or_is_refused(
                 assert waited
                 break
             committed = backend.count(table) > before
-            erasing = threading.Thread(target=eraser.shred, args=(customer,))
+            erasing = threading.Thread(target=eraser.shred, args=(customer,), kwargs={"purge": purge})
             erasing.start()
             erasing.join(0.08)
             shredded_first = not erasing.is_alive()
+            kept = backend.count(table)
             pause.go_on.set()
             acting.join(60)
             erasing.join(60)
@@ -200,11 +210,12 @@ def test_a_writer_paused_at_any_step_lands_before_the_shred_or_is_refused(
         went_through.add(outcome[0] == "written")
         if committed or shredded_first:
             assert (outcome[0] == "written") is committed
+            assert backend.count(table) <= kept
         for shredder in (writer, eraser):
             with pytest.raises(CustomerShreddedError):
                 shredder.saver.get_tuple(here)
-        for table in ("checkpoints", "parts", "writes", "runs"):
-            assert backend.count(table) == 0, (step, table)
+        for left in ("checkpoints", "parts", "writes", "runs") if purge else ():
+            assert backend.count(left) == 0, (step, left)
     else:
         raise AssertionError("it does not end")
     assert went_through == {True, False}

@@ -12,6 +12,7 @@ from shredsaver import (
     CustomerShreddedError,
     DatabaseUnavailableError,
     ReceiptError,
+    RevocationLogDamagedError,
     Shredder,
     receipts,
 )
@@ -200,10 +201,10 @@ def test_tables_that_are_none(
 @pytest.mark.parametrize(
     "edit", ["UPDATE erasures SET chain = x'00' WHERE seq = 1", "DELETE FROM erasures WHERE seq = 1"]
 )
-def test_an_edited_chain_of_erasures_is_noticed_while_serving(edit: str, filled: Any, backend: SqliteBackend) -> None:
+def test_an_edited_chain_of_erasures_is_noticed_while_serving(edit: str, filled: Any, backend: Backend) -> None:
     filled.shred("c-2")
     assert filled.check_log() == 2
-    backend.execute(edit if backend.kind == "sqlite" else edit.replace("x'00'", "'\\x00'"))
+    backend.execute(edit)
     with pytest.raises(RevocationLogDamagedError):
         filled.check_log()
 

@@ -1,6 +1,6 @@
 """A soak by hand: ``python -m tests.soak MINUTES [DIRECTORY]``.
 
-Two processes of eight threads write, read, shred and enrol over one SQLite database; each round ends one of them by
+Two processes of eight threads write, read and shred over one SQLite database; each round ends one of them by
 kill -9 and the other in peace. After each round everything that was acknowledged is looked for, and everything that was
 shredded is tried. Acknowledgements go to files by single appends, so that they survive the process. The last line is
 JSON.

@@ -254,8 +254,8 @@ def test_the_error_names_customer_and_row_and_tells_nothing(backend: Backend, ch
         thread = bytes(row["thread"])
         for part in ("checkpoints", thread.hex(), row["checkpoint_id"], threads[thread].hex()):
             assert part in str(error)
-        assert "t-" not in str(error)
-        assert "c-" not in str(error)
+        rest = str(error).replace(row["checkpoint_id"], "")
+        assert not [name for name in ("t-1", "t-2", "t-3", "c-1", "c-2") if name in rest]
         assert error.__cause__ is None or not str(error.__cause__)
 
 

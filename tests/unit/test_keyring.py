@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from shredsaver import CustomerShreddedError
 from shredsaver.keyring import MAX_AGE, Keyring
+from shredsaver.keytree import KeyTree
+from shredsaver.kms.local import LocalKeyService
 from shredsaver.kms.records import KeyRecord
 
 WHO = b"c" * 16
@@ -81,3 +85,18 @@ def test_the_least_recently_used_tree_goes(keys: Keys) -> None:
         ring.create(customer)
         ring.cached(b"1", 1, 1)
     assert [ring.cached(customer, 1, 1) is not None for customer in (b"1", b"2", b"3")] == [True, False, True]
+
+
+def test_a_tree_that_is_loaded_again_unchanged_is_the_same_object(tmp_path: Path) -> None:
+    """Two writers of a new customer load its tree for each other in turn, for ever, if each load makes a new one."""
+    with LocalKeyService(tmp_path / "keys", slots=4) as service:
+        keyring = Keyring(service)
+        keyring.create(WHO)
+        first = keyring.cached(WHO, 1, 1)
+        assert first is not None
+        keyring.load(WHO, 1)
+        keyring.create(WHO)
+        assert keyring.cached(WHO, 1, 1) is first
+        service.replace(WHO, 1, KeyTree.generate().to_bytes(), 1)
+        keyring.load(WHO, 1)
+        assert keyring.cached(WHO, 1, 2) is not first

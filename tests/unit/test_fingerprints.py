@@ -279,7 +279,7 @@ def test_removed_moved_and_replaced_messages(value: list[Any], other: list[Any],
 @pytest.mark.parametrize(
     "odd",
     [
-        (1, 2), {1}, Text("t"), OrderedDict(a=1), {1: "number"}, datetime.now(UTC), uuid.uuid4(), Colour.RED, Model(),
+        (1, 2), {1}, Text("t"), OrderedDict(a=1), {1: "number"}, datetime(2026, 1, 2, tzinfo=UTC), uuid.UUID(int=7), Colour.RED, Model(),
         2**64, "\ud800", b"b", AIMessage("nested"), object, 1 + 2j,
     ],
     ids=repr,

@@ -279,8 +279,8 @@ def test_removed_moved_and_replaced_messages(value: list[Any], other: list[Any],
 @pytest.mark.parametrize(
     "odd",
     [
-        (1, 2), {1}, Text("t"), OrderedDict(a=1), {1: "number"}, datetime(2026, 1, 2, tzinfo=UTC), uuid.UUID(int=7), Colour.RED, Model(),
-        2**64, "\ud800", b"b", AIMessage("nested"), object, 1 + 2j,
+        (1, 2), {1}, Text("t"), OrderedDict(a=1), {1: "number"}, datetime(2026, 1, 2, tzinfo=UTC), uuid.UUID(int=7),
+        Colour.RED, Model(), 2**64, "\ud800", b"b", AIMessage("nested"), object, 1 + 2j,
     ],
     ids=repr,
 )  # fmt: skip

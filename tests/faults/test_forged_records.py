@@ -199,7 +199,7 @@ def test_tables_that_are_none(
 
 
 @pytest.mark.parametrize(
-    "edit", ["UPDATE erasures SET chain = x'00' WHERE seq = 1", "DELETE FROM erasures WHERE seq = 1"]
+    "edit", ["UPDATE erasures SET chain = mac WHERE seq = 1", "DELETE FROM erasures WHERE seq = 1"]
 )
 def test_an_edited_chain_of_erasures_is_noticed_while_serving(edit: str, filled: Any, backend: Backend) -> None:
     filled.shred("c-2")

@@ -193,9 +193,12 @@ def test_a_run_is_one_round_trip_whatever_it_holds(
     for plan, trips in ((single, 1), (double, 2), (refused, 2)):
         for _ in range(4):  # warm, then with statements being prepared, then prepared
             runner(database, plan)
-        before = proxy.round_trips
-        runner(database, plan)
-        assert proxy.round_trips - before == trips
+        counted = []
+        for _ in range(5):  # a busy machine can split what is sent or answered at once: the least is what it takes
+            before = proxy.round_trips
+            runner(database, plan)
+            counted.append(proxy.round_trips - before)
+        assert min(counted) == trips
 
 
 def test_the_end_of_a_reading_plan_is_not_waited_for(proxy: PostgresProxy, opened: Any, runner: Runner) -> None:

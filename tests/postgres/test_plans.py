@@ -193,12 +193,11 @@ def test_a_run_is_one_round_trip_whatever_it_holds(
     for plan, trips in ((single, 1), (double, 2), (refused, 2)):
         for _ in range(4):  # warm, then with statements being prepared, then prepared
             runner(database, plan)
-        counted = []
-        for _ in range(5):  # a busy machine can split what is sent or answered at once: the least is what it takes
-            before = proxy.round_trips
+        before, times = proxy.round_trips, 20
+        for _ in range(times):
             runner(database, plan)
-            counted.append(proxy.round_trips - before)
-        assert min(counted) == trips
+        # The last answers may still be on their way, and a busy machine splits some: neither makes half a trip each.
+        assert round((proxy.round_trips - before) / times) == trips
 
 
 def test_the_end_of_a_reading_plan_is_not_waited_for(proxy: PostgresProxy, opened: Any, runner: Runner) -> None:

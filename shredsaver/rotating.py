@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import secrets
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from shredsaver.core import LOCK_CUSTOMER, Core, Customer
+from shredsaver.core import FIRST_NUMBER, GET_CUSTOMER, LOCK_CUSTOMER, Core
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, call, run, sql
-from shredsaver.errors import ConfigurationError, DatabaseUnavailableError
+from shredsaver.errors import ConfigurationError, DatabaseUnavailableError, KeyVersionError
+from shredsaver.keytree import KeyTree
 from shredsaver.threads import (
     ADD_COUNTER,
+    CEILING,
     FRESH_FROM,
     GET_COUNTER,
     GET_NAME,
@@ -25,8 +27,11 @@ from shredsaver.threads import (
 )
 from shredsaver.upkeep import EPOCH_BITS
 
-MARGIN: Final = 1024
-"""Scopes that threads may still take under the old keys while a rotation is under way."""
+MARGIN: Final = 65_536
+"""Scopes that threads may still take under the old keys while a rotation is under way: two a thread."""
+
+TURN: Final = 5
+"""The row of ``counters`` with a random number of the latest rotation that began."""
 
 ATTEMPTS: Final = 5
 SET_COUNTER: Final = sql(
@@ -39,59 +44,86 @@ NEW_EPOCHS: Final = sql("UPDATE threads SET epoch = ? WHERE customer = ? AND gen
 def rotate_customer(core: Core, token: bytes) -> Plan[int]:
     """Gives a customer's unallocated scopes fresh keys. Gives the new key version.
 
+    No scope from the ceiling on is allotted before the rotation has taken over; one that was left half done is taken up
+    at the same ceiling. Of several at once the one whose turn was drawn last takes over, since the key service lets no
+    other replace the tree after it.
+
     Raises:
         ConfigurationError: The customer is not known.
         CustomerShreddedError, CustomerRestrictedError: It may not be used.
     """
     for _ in range(ATTEMPTS):
-        customer, taken = yield from _look(core, token)
-        tree = core.tree(customer)
-        if tree is None:
-            yield from core.load_tree(customer)
+        generation = yield from _generation(core, token)
+        record = yield from call(partial(core.keys.load, token, generation))
+        begun = yield from _begin(core, token, generation)
+        secret = KeyTree.from_bytes(record.secret).refresh(begun.first).to_bytes()
+        try:
+            replaced = yield from call(partial(core.keys.replace, token, generation, secret, record.key_version))
+        except KeyVersionError:
             continue
-        record = yield from call(partial(core.keys.load, token, customer.generation))
-        first = taken + MARGIN
-        if first >= LAST_NUMBER - MARGIN:
-            raise ConfigurationError(f"customer {token.hex()} has used up its scopes: no fresh keys can be given")
-        secret = tree.refresh(first).to_bytes()
-        replaced = yield from call(partial(core.keys.replace, token, customer.generation, secret, record.key_version))
-        core.keyring.forget(token, customer.generation)
-        if (yield from _take_over(core, customer, replaced.key_version, first)):
+        core.keyring.forget(token, generation)
+        if (yield from _take_over(core, token, begun, replaced.key_version)):
             return replaced.key_version
-    raise DatabaseUnavailableError(f"customer {token.hex()} is too busy to be rotated: call again", retryable=True)
+    raise DatabaseUnavailableError(
+        f"the keys of customer {token.hex()} are being rotated by others: call again", retryable=True
+    )
 
 
-def _look(core: Core, token: bytes) -> Plan[tuple[Customer, int]]:
-    """The customer behind the fence, and the next scope that a thread would get."""
-    yield Begin("write")
-    (row,) = yield from run(Statement(LOCK_CUSTOMER, (token,)))
+class _Begun(NamedTuple):
+    generation: int
+    first: int
+    turn: int
+
+
+def _generation(core: Core, token: bytes) -> Plan[int]:
+    yield Begin("read")
+    (row,) = yield from run(Statement(GET_CUSTOMER, (token,)))
     if not row.rows:
         yield Rollback()
         raise ConfigurationError(f"customer {token.hex()} is not known: check the id")
     customer = yield from core.admit(row.rows[0])
-    owner = (token, customer.generation, SCOPE_COUNTER)
-    _, counter = yield from run(Statement(ADD_COUNTER, (*owner, 16)), Statement(GET_COUNTER, owner))
     yield Commit()
-    return customer, int(counter.rows[0][0])
+    return customer.generation
 
 
-def _take_over(core: Core, customer: Customer, version: int, first: int) -> Plan[bool]:
-    """From here on writers need the new tree, and threads get scopes from ``first`` on."""
-    token, generation = customer.customer, customer.generation
+def _begin(core: Core, token: bytes, generation: int) -> Plan[_Begun]:
+    """Draws a turn and sets the ceiling, or takes up the one of a rotation that was left half done."""
     yield Begin("write")
     (row,) = yield from run(Statement(LOCK_CUSTOMER, (token,)))
-    now = yield from core.admit(row.rows[0], generation)
-    owner = (token, generation, SCOPE_COUNTER)
-    counter, kept = yield from run(Statement(GET_COUNTER, owner), Statement(GET_NAME, (token,)))
-    if int(counter.rows[0][0]) > first:
+    yield from core.admit(row.rows[0], generation)
+    owner = (token, generation)
+    _, counter, ceiling, fresh_from = yield from run(
+        Statement(ADD_COUNTER, (*owner, SCOPE_COUNTER, FIRST_NUMBER)),
+        *(Statement(GET_COUNTER, (*owner, scope)) for scope in (SCOPE_COUNTER, CEILING, FRESH_FROM)),
+    )
+    first = int(counter.rows[0][0]) + MARGIN
+    if ceiling.rows and ceiling.rows != fresh_from.rows:
+        first = int(ceiling.rows[0][0])
+    if first >= LAST_NUMBER - MARGIN:
+        yield Rollback()
+        raise ConfigurationError(f"customer {token.hex()} has used up its scopes: no fresh keys can be given")
+    turn = secrets.randbits(EPOCH_BITS)
+    yield from run(
+        Statement(SET_COUNTER, (*owner, CEILING, first)), Statement(SET_COUNTER, (*owner, TURN, turn)), commit=True
+    )
+    return _Begun(generation, first, turn)
+
+
+def _take_over(core: Core, token: bytes, begun: _Begun, version: int) -> Plan[bool]:
+    """From here on writers need the new tree, and threads get scopes from the ceiling on. False: not our turn."""
+    owner = (token, begun.generation)
+    yield Begin("write")
+    (row,) = yield from run(Statement(LOCK_CUSTOMER, (token,)))
+    now = yield from core.admit(row.rows[0], begun.generation)
+    turn, kept = yield from run(Statement(GET_COUNTER, (*owner, TURN)), Statement(GET_NAME, (token,)))
+    if turn.rows != [(begun.turn,)]:
         yield Rollback()
         return False
-    moved = core.customer_row(now._replace(key_version=max(version, now.key_version)), kept.rows[0][0])
+    moved = core.customer_row(now._replace(key_version=version), kept.rows[0][0])
     yield from run(
         Statement(SET_CUSTOMER, moved),
-        Statement(SET_COUNTER, (*owner, first)),
-        Statement(SET_COUNTER, (token, generation, FRESH_FROM, first)),
-        Statement(NEW_EPOCHS, (secrets.randbits(EPOCH_BITS), token, generation)),
+        *(Statement(SET_COUNTER, (*owner, scope, begun.first)) for scope in (SCOPE_COUNTER, CEILING, FRESH_FROM)),
+        Statement(NEW_EPOCHS, (secrets.randbits(EPOCH_BITS), *owner)),
         commit=True,
     )
     return True

@@ -19,7 +19,7 @@ from shredsaver.core import (
 )
 from shredsaver.customers import CustomerResolver
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, call, run, sql
-from shredsaver.errors import ThreadOwnershipError, UnsealError
+from shredsaver.errors import DatabaseUnavailableError, ThreadOwnershipError, UnsealError
 from shredsaver.keytree import KeyTree
 from shredsaver.memory import Memory, Place
 from shredsaver.sealing import CUSTOMER_NAME, THREAD_NAME
@@ -30,6 +30,9 @@ SCOPE_COUNTER: Final = 0
 
 FRESH_FROM: Final = 3
 """The row of ``counters`` that says from which scope on keys are fresh, after a rotation."""
+
+CEILING: Final = 4
+"""The row of ``counters`` that says where the fresh keys of the latest rotation begin, finished or not."""
 
 THREAD_ROW: Final = (
     "SELECT t.thread, t.customer, t.generation, t.scope, t.next_record, t.next_part, t.epoch, t.name, "
@@ -221,13 +224,26 @@ def allot(core: Core, ref: Ref, customer: Customer, tree: KeyTree, old: Place | 
     if not row.rows:
         raise UnsealError(f"customers/{customer.customer.hex()}: the row is missing")
     now = yield from core.admit(row.rows[0])
-    if now.generation != customer.generation:
+    if now[:4] != customer[:4]:
+        # Another generation, or keys were rotated since the tree was looked up: the next look finds the right one.
         yield Rollback()
         return
-    _, scopes = yield from run(Statement(ADD_COUNTER, (*owner, 0, FIRST_NUMBER)), Statement(NEXT_SCOPES, owner))
+    _, scopes, ceiling, fresh_from = yield from run(
+        Statement(ADD_COUNTER, (*owner, 0, FIRST_NUMBER)),
+        Statement(NEXT_SCOPES, owner),
+        Statement(GET_COUNTER, (*owner, CEILING)),
+        Statement(GET_COUNTER, (*owner, FRESH_FROM)),
+    )
     scope = int(scopes.rows[0][0])
     if not FIRST_NUMBER <= scope <= LAST_NUMBER - 1:
         raise UnsealError(f"counters/{customer.customer.hex()}: the next scope is out of range")
+    if ceiling.rows and ceiling.rows != fresh_from.rows and scope + 1 >= ceiling.rows[0][0]:
+        yield Rollback()
+        raise DatabaseUnavailableError(
+            f"a rotation of the keys of customer {customer.customer.hex()} has begun and not ended, and there are no "
+            "scopes left for new threads until it has: rotate the customer again",
+            retryable=True,
+        )
     name = core.seal(tree, THREAD_NAME, owner, scope, 0, ref.thread_id.encode("utf-8"), ref.thread)
     fresh = Place(ref.thread, *owner, scope, FIRST_NUMBER, FIRST_NUMBER, secrets.randbits(62))
     now_ms = int(core.clock() * 1000)

@@ -58,6 +58,27 @@ def test_a_thousand_supersteps_are_one_call(backend: Backend, keys: str, kms: Km
         assert Counter(name for name, _ in kms.calls) == {"Decrypt": 1}
 
 
+def test_fresh_keys_for_one_customer(backend: Backend, keys: str, kms: KmsServer) -> None:
+    here, other = config("t-1", "c-1"), config("t-2", "c-2")
+    with Shredder.open(backend.url, keys=keys) as shredder, Shredder.open(backend.url, keys=keys) as warm:
+        for one in (here, other):
+            put(CALL, warm.saver, one, {"x": "before"})
+        assert shredder.rotate("c-1") == 2
+        for one in (here, other):
+            put(CALL, warm.saver, one, {"x": "after"})
+        put(CALL, warm.saver, config("t-3", "c-1"), {"x": "after"})
+    with Shredder.open(backend.url, keys=keys) as shredder:
+        for one in (here, other):
+            assert [found.checkpoint["channel_values"]["x"] for found in shredder.saver.list(one)] == [
+                "after",
+                "before",
+            ]
+        assert shredder.audit("c-1").damaged == ()
+        shredder.shred("c-1")
+        with pytest.raises(CustomerShreddedError):
+            shredder.saver.get_tuple(here)
+
+
 def test_copies_from_before_open_nothing(backend: Backend, keys: str, kms: KmsServer, home: Path) -> None:
     here, other = config("t-1", "c-1"), config("t-2", "c-2")
     with Shredder.open(backend.url, keys=keys) as shredder:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from shredsaver import ConfigurationError, CustomerShreddedError, Shredder
+from shredsaver import ConfigurationError, CustomerShreddedError, DatabaseUnavailableError, Shredder, rotating
 from shredsaver.keytree import KeyPuncturedError, KeyTree
 from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import put
+from tests.support.steps import hooked
 
 WHO = "c-1"
 
@@ -94,6 +96,150 @@ def test_nobody_loses_a_write_while_keys_change(make_shredder: Callable[..., Shr
     for thread_id, count in written.items():
         assert len(read(caller, other, thread_id)) == count > 0
     assert other.audit(WHO).damaged == ()
+
+
+class Between:
+    """Does something once, at the n-th step of what runs that lies outside a transaction."""
+
+    def __init__(self, at: int, action: Callable[[], object]) -> None:
+        self.left = at
+        self.action = action
+        self.inside = self.acting = False
+
+    def __call__(self, step: str) -> None:
+        if self.acting:
+            return
+        self.inside = step in {"after Begin", "after Run"}
+        if self.inside:
+            return
+        self.left -= 1
+        if self.left == -1:
+            self.acting = True
+            self.action()
+            self.acting = False
+
+    @property
+    def done(self) -> bool:
+        return self.left < 0
+
+
+def at_every_step(run: Callable[[], object], action: Callable[[], object], most: int = 60) -> int:
+    for at in range(most):
+        between = Between(at, action)
+        with hooked(between):
+            run()
+        if not between.done:
+            return at
+    raise AssertionError(f"more than {most} steps")
+
+
+def test_rotations_at_every_step_of_a_first_write(make_shredder: Callable[..., Shredder]) -> None:
+    caller, (writer, rotator) = Caller("sync"), (make_shredder(), make_shredder())
+    writer.store.put(("users", WHO), "so that the customer is known", {})
+    count = 0
+
+    def first_write() -> None:
+        nonlocal count
+        count += 1
+        put(caller, writer.saver, here(f"t{count}"), {"x": count})
+        put(caller, writer.saver, here(f"t{count}"), {"x": -count})
+
+    assert at_every_step(first_write, lambda: rotator.rotate(WHO)) >= 6
+    other = make_shredder()
+    for number in range(1, count + 1):
+        assert [values["x"] for values in read(caller, other, f"t{number}")] == [-number, number]
+    assert other.audit(WHO).damaged == ()
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["cold writer", "warm writer"])
+def test_first_writes_at_every_step_of_a_rotation(warm: bool, make_shredder: Callable[..., Shredder]) -> None:
+    caller, (writer, rotator) = Caller("sync"), (make_shredder(), make_shredder())
+    writer.store.put(("users", WHO), "so that the customer is known", {})
+    written: list[str] = []
+
+    def first_write() -> None:
+        saver = writer.saver if warm else make_shredder().saver
+        written.append(f"t{len(written)}")
+        put(caller, saver, here(written[-1]), {"x": written[-1]})
+
+    assert at_every_step(lambda: rotator.rotate(WHO), first_write) >= 4
+    other = make_shredder()
+    for thread in written:
+        assert [values["x"] for values in read(caller, other, thread)] == [thread]
+        put(caller, other.saver, here(thread), {"x": "on"})
+    assert other.audit(WHO).damaged == ()
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def crash() -> None:
+    raise Crash
+
+
+def test_a_rotation_that_ends_at_any_step_loses_nothing(
+    make_shredder: Callable[..., Shredder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left half done, it lets threads begin up to its ceiling and no further, whatever keys their writers hold."""
+    monkeypatch.setattr(rotating, "MARGIN", 8)
+    caller = Caller("sync")
+    written: list[str] = []
+    stuck = 0
+
+    def first_write(shredder: Shredder) -> bool:
+        try:
+            put(caller, shredder.saver, here(f"t{len(written)}"), {"x": len(written)})
+        except DatabaseUnavailableError:
+            return False
+        written.append(f"t{len(written)}")
+        return True
+
+    warm, cold, rotator = make_shredder(), make_shredder(), make_shredder()
+    warm.store.put(("users", WHO), "so that the customer is known", {})
+    core = cold._start().core
+    for at in range(60):
+        for _ in range(2):
+            between = Between(at, crash)
+            with suppress(Crash), hooked(between):
+                rotator.rotate(WHO)
+            core.keyring.forget(core.token("customer", WHO), 1)
+            outcomes = [first_write(one) for _ in range(4) for one in (warm, cold)]
+            stuck += not all(outcomes)
+        if not between.done:
+            assert all(outcomes)
+            break
+        rotator.rotate(WHO)
+        assert first_write(warm)
+    assert stuck >= 2
+    other = make_shredder()
+    for number, thread in enumerate(written):
+        assert [values["x"] for values in read(caller, other, thread)] == [number]
+    assert other.audit(WHO).damaged == ()
+
+
+def test_two_rotations_at_once(make_shredder: Callable[..., Shredder], backend: Backend) -> None:
+    caller, shredders = Caller("sync"), [make_shredder() for _ in range(3)]
+    shredders[0].store.put(("users", WHO), "so that the customer is known", {})
+    written: list[str] = []
+
+    def meanwhile() -> None:
+        shredders[1].rotate(WHO)
+        written.append(f"t{len(written)}")
+        put(caller, shredders[2].saver, here(written[-1]), {"x": written[-1]})
+
+    other = make_shredder()
+    core = other._start().core
+
+    def rotated() -> None:
+        shredders[0].rotate(WHO)
+        kept = core.keys.load(core.token("customer", WHO), 1).key_version
+        assert [(kept,)] == [tuple(row) for row in backend.execute("SELECT key_version FROM customers")]
+
+    assert at_every_step(rotated, meanwhile) >= 4
+    for thread in written:
+        assert [values["x"] for values in read(caller, other, thread)] == [thread]
+    assert len({scope for (scope,) in backend.execute("SELECT scope FROM threads")}) == len(written)
 
 
 def test_a_customer_that_is_not_there(shredder: Shredder) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from shredsaver.db.base import Call, Plan, PlanFactory
+from shredsaver.db.base import Call, Plan, PlanFactory, Run
 from shredsaver.db.postgres import PostgresDatabase
 from shredsaver.db.sqlite import SqliteDatabase
 from shredsaver.kms import _steps
@@ -30,7 +30,7 @@ def stepped(plan: Plan[Any], hook: Hook) -> Plan[Any]:
             return stop.value
         if name == "begun":
             hook(name)
-        name = type(effect).__name__
+        name = "Run and commit" if isinstance(effect, Run) and effect.commit else type(effect).__name__
         calling, _inside.call = getattr(_inside, "call", False), isinstance(effect, Call)
         try:
             value = yield effect

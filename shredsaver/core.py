@@ -204,6 +204,11 @@ class Core:
             return parsed
         return Customer(*found[:5])
 
+    def known(self, customer: bytes) -> Customer | None:
+        """What this process saw last of a customer. Only a guess: whether it still holds, the database must be asked."""
+        row = self._verified.get(customer)
+        return None if row is None else Customer(*row[:5])
+
     def customer_row(self, customer: Customer, name: bytes | None) -> tuple[Any, ...]:
         """The row to store: `CUSTOMER_COLUMNS` and the sealed name."""
         return (*customer, self.mac("customers", *customer), name)
@@ -221,12 +226,13 @@ class Core:
         fields = (*erasure_[:5], msgpack.packb(erasure_.record))
         return (*fields, self.mac("erasures", *fields))
 
-    def admit(self, row: Sequence[Any], generation: int | None = None) -> Plan[Customer]:
+    def admit(self, row: Sequence[Any], generation: int | None = None, *, restricted: bool = False) -> Plan[Customer]:
         """Lets a live customer through, within the open transaction, which is rolled back otherwise.
 
         Args:
             row: The customer's row.
             generation: The generation of what is asked for; an older one than the customer's is dead.
+            restricted: Also let through one whose use is restricted: for showing what is held, and nothing else.
 
         Raises:
             CustomerShreddedError, CustomerRestrictedError, RevocationLogDamagedError: No entry.
@@ -235,7 +241,8 @@ class Core:
             yield Rollback()
             raise self.shut
         customer = self.customer(row)
-        if customer.state == erasure.LIVE and (generation is None or generation == customer.generation):
+        open_to = erasure.SHOWN if restricted else erasure.SERVED
+        if customer.state in open_to and (generation is None or generation == customer.generation):
             return customer
         raise (yield from self.refusal(customer, generation))
 

@@ -17,6 +17,12 @@ STEPS: Final = (REVOKED, DESTROYED, PURGED)
 DEAD: Final = frozenset(STEPS)
 """States from which nothing comes back but a new generation."""
 
+SERVED: Final = frozenset({LIVE})
+"""States in which data is read and written."""
+
+SHOWN: Final = frozenset({LIVE, RESTRICTED})
+"""States in which a person can be told what is held: the right of access (GDPR, Art. 15) outlasts a restriction."""
+
 _AFTER: Final = {
     LIVE: (RESTRICTED, REVOKED),
     RESTRICTED: (LIVE, REVOKED),

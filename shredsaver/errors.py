@@ -88,7 +88,10 @@ class CustomerShreddedError(ShredSaverError):
 
 
 class CustomerRestrictedError(ShredSaverError):
-    """Use of the customer's data is stopped, the keys are kept. `Shredder.reinstate` ends it; then a retry helps."""
+    """Use of the customer's data is stopped, data and keys are kept. `Shredder.reinstate` ends it; then a retry helps.
+
+    What is held can still be exported and erased.
+    """
 
 
 class LegalHoldError(ShredSaverError):

@@ -24,6 +24,7 @@ from shredsaver.items import ITEM_COLUMNS, ItemRow, Owner, item_of, open_item
 from shredsaver.memory import Place
 from shredsaver.namespaces import Templates
 from shredsaver.saver import ShredSaver
+from shredsaver.showing import Pending, Showing, admit_to_show
 from shredsaver.threads import open_name
 
 FORMAT: Final = "shredsaver-export/1"
@@ -45,20 +46,23 @@ class Exporter:
 
     def __init__(self, core: Core, saver: ShredSaver, templates: Templates) -> None:
         self._core = core
-        self._saver = saver
+        self._serde = saver.serde
+        self._showing = Showing(core)
         self._templates = templates
 
     def lines(self, customer_id: str) -> Iterator[str]:
         """The export's lines, each ending in a line feed."""
         token = self._core.token("customer", customer_id)
-        database, serde = self._core.database, self._saver.serde
+        database, serde = self._core.database, self._serde
         generation = database.run(partial(self._owner, token)).generation
         yield _line(header(customer_id, generation, now(self._core)))
         after = b""
         while threads := database.run(partial(self._threads, token, after)):
             for after, name in threads:  # noqa: B007 -- where the next page begins
-                for found in self._saver.list({"configurable": {"thread_id": name}}):
+                for found in self._showing.checkpoints(name, serde):
                     yield _line(checkpoint_line(serde, found))
+                for pending in database.run(partial(self._showing.pending, name)):
+                    yield _line(pending_line(serde, name, pending))
         number = -1
         while items := database.run(partial(self._items, token, number)):
             for number, item in items:  # noqa: B007 -- where the next page begins
@@ -81,7 +85,7 @@ class Exporter:
             raise ConfigurationError(
                 f"customer {token.hex()} is not known, so there is nothing to export: check the id"
             )
-        customer = yield from self._core.admit(row.rows[0])
+        customer = yield from admit_to_show(self._core, row.rows[0])
         tree = self._core.tree(customer)
         return None if tree is None else Owner(token, customer.generation, tree)
 
@@ -147,6 +151,20 @@ def checkpoint_line(serde: SerializerProtocol, found: CheckpointTuple) -> dict[s
     }
 
 
+def pending_line(serde: SerializerProtocol, thread_id: str, pending: Pending) -> dict[str, Any]:
+    """Writes whose checkpoint is not there."""
+    return {
+        "type": "writes",
+        "thread_id": thread_id,
+        "checkpoint_ns": pending.ns,
+        "checkpoint_id": pending.checkpoint_id,
+        "writes": [
+            {"task_id": write.task_id, "channel": write.channel, **_typed(serde, serde.loads_typed(write.value))}
+            for write in pending.writes
+        ],
+    }
+
+
 def item_line(item: Item) -> dict[str, Any]:
     """A store item."""
     return {
@@ -172,7 +190,7 @@ def read_lines(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             found = json.loads(line)
         except (ValueError, RecursionError):
             raise FormatError(f"line {number} of the export is no JSON") from None
-        known = isinstance(found, dict) and found.get("type") in ("export", "checkpoint", "item")
+        known = isinstance(found, dict) and found.get("type") in ("export", "checkpoint", "writes", "item")
         if not known or (number == 1) != (found["type"] == "export"):
             raise FormatError(f"line {number} of the export is no line of {FORMAT}")
         if number == 1 and found.get("format") != FORMAT:

@@ -40,6 +40,8 @@ class Importer:
                     saver = self._saver_of(customer_id)
                 elif line["type"] == "checkpoint" and saver is not None:
                     self._checkpoint(saver, line)
+                elif line["type"] == "writes" and saver is not None:
+                    self._writes(saver, line)
                 else:
                     self._item(customer_id, line)
             except (KeyError, TypeError, AttributeError, InvalidNamespaceError):
@@ -67,7 +69,11 @@ class Importer:
         metadata = cast("CheckpointMetadata", revived(self._serde, line["metadata"]))
         config = cast("RunnableConfig", {"configurable": {**where, **parent}})
         saver.put(config, cast("Checkpoint", checkpoint), metadata, checkpoint["channel_versions"])
-        at = cast("RunnableConfig", {"configurable": {**where, "checkpoint_id": line["checkpoint_id"]}})
+        self._writes(saver, line)
+
+    def _writes(self, saver: ShredSaver, line: dict[str, Any]) -> None:
+        keys = ("thread_id", "checkpoint_ns", "checkpoint_id")
+        at = cast("RunnableConfig", {"configurable": {key: line[key] for key in keys}})
         by_task: dict[str, list[tuple[str, Any]]] = {}
         for write in line["writes"]:
             by_task.setdefault(write["task_id"], []).append((write["channel"], revived(self._serde, write)))

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from shredsaver import erasure
 from shredsaver.core import CUSTOMER_COLUMNS, Core, Customer
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Sql, Statement, run, sql
 from shredsaver.errors import CustomerShreddedError, UnsealError
@@ -141,7 +140,7 @@ class Lister:
             if columns[0] in dead or columns[0] in found:
                 continue
             customer = self._core.customer(columns)
-            if customer.state == erasure.LIVE:
+            if customer.state in self._reader.admits:
                 found[customer.customer] = customer
         return found
 

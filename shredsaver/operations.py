@@ -106,7 +106,10 @@ class Operations(Inspecting):
     def restrict(
         self, customer_id: str, *, reason: str | None = None, requested_by: str | None = None
     ) -> CustomerStatus:
-        """Stops every use of a customer's data (GDPR, Art. 18); keys and data stay. `reinstate` ends it."""
+        """Stops every use of a customer's data, and its deletion (GDPR, Art. 18), until `reinstate`.
+
+        Keys and data stay; `export`, `audit` and `shred` go on working.
+        """
         return self._restrain(customer_id, "restrict", reason, requested_by)
 
     async def arestrict(
@@ -289,9 +292,12 @@ class Operations(Inspecting):
     def export(self, customer_id: str) -> Iterator[str]:
         """Everything that is held on a customer, decrypted, as lines of JSON. Nothing is held between two lines.
 
+        It works while use is restricted, in a grace or under a hold too: a person can be told what is held (GDPR,
+        Art. 15) as long as something is.
+
         Raises:
             CustomerShreddedError: There is nothing left that could be exported.
-            CustomerRestrictedError: Use is restricted: reinstate first.
+            CustomerRestrictedError: Another record says that the customer was shredded, and nobody has confirmed it.
         """
         yield from self._start().exporter.lines(exact_id(customer_id, "customer_id"))
 

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from shredsaver import erasure
 from shredsaver.core import Core
 from shredsaver.customers import CustomerResolver
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, T, run, sql
@@ -222,6 +223,9 @@ def _merged(spans: Sequence[range]) -> list[range]:
 
 class Reader:
     """The plans that read checkpoints. Holds what they share; one for each deployment."""
+
+    admits = erasure.SERVED
+    """States of a customer whose checkpoints are read."""
 
     def __init__(self, core: Core, memory: Memory, resolver: CustomerResolver) -> None:
         self.core = core

@@ -218,6 +218,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
 
         Raises:
             LegalHoldError: The customer is under a hold.
+            CustomerRestrictedError: Use is restricted, so the data is kept as it is.
         """
         self._core.database.run(partial(self._upkeep.delete, self._requests.thread(thread_id)))
 

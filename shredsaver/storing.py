@@ -33,7 +33,7 @@ REFRESH_ITEM: Final = sql(
 )
 EXPIRED: Final = sql(
     "SELECT i.customer, i.template, i.labels, i.key FROM items i WHERE i.expires_at <= ? AND "
-    "(SELECT c.held_until FROM customers c WHERE c.customer = i.customer) <= ? LIMIT 500"
+    "(SELECT c.held_until FROM customers c WHERE c.customer = i.customer AND c.state <> 'restricted') <= ? LIMIT 500"
 )
 # Since it was found, an item may have been renewed.
 DELETE_EXPIRED: Final = sql(
@@ -89,7 +89,7 @@ class Storing:
             return answers
 
     def sweep(self) -> Plan[int]:
-        """Deletes expired items. Gives their number. Items of customers under a hold stay."""
+        """Deletes expired items. Gives their number. Items of customers under a hold or a restriction stay."""
         swept = 0
         now = self._core.clock()
         now_ms = int(now * 1000)

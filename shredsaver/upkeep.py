@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from shredsaver import erasure
 from shredsaver.core import LOCK_CUSTOMER, Core, Customer
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, run, sql
-from shredsaver.errors import ConfigurationError, LegalHoldError, ThreadOwnershipError
+from shredsaver.errors import ConfigurationError, CustomerRestrictedError, LegalHoldError, ThreadOwnershipError
 from shredsaver.keytree import KeyTree
 from shredsaver.manifest import Entry
 from shredsaver.memory import Memory, Place
@@ -71,6 +71,7 @@ class Upkeep:
 
         Raises:
             LegalHoldError: Its customer is under a hold.
+            CustomerRestrictedError: Its customer's use is restricted: what is restricted is kept.
         """
         yield Begin("write")
         (threads,) = yield from run(Statement(GET_THREAD, (ref.thread,)))
@@ -82,7 +83,7 @@ class Upkeep:
         dead = False
         if row.rows:
             customer = self._core.customer(row.rows[0])
-            self._refuse_held(customer)
+            self._refuse_kept(customer)
             dead = customer.state in erasure.DEAD or place.generation < customer.generation
         statements = [Statement(delete, (ref.thread,)) for delete in DELETE_OF_THREAD]
         if not dead:
@@ -193,7 +194,7 @@ class Upkeep:
             if found is None:
                 yield Rollback()
                 return None
-            self._refuse_held(found.customer)
+            self._refuse_kept(found.customer)
             tree = self._core.tree(found.customer)
             if tree is None:
                 yield Rollback()
@@ -294,7 +295,11 @@ class Upkeep:
             Statement(ADD_RUN, [(token, to.thread) for token in runs if token], many=True),
         )
 
-    def _refuse_held(self, customer: Customer) -> None:
+    def _refuse_kept(self, customer: Customer) -> None:
+        if customer.state == erasure.RESTRICTED:
+            raise CustomerRestrictedError(
+                f"use of customer {customer.customer.hex()} is restricted: nothing of it is deleted until reinstate"
+            )
         if erasure.held(customer.held_until, self._core.clock()):
             raise LegalHoldError(
                 f"customer {customer.customer.hex()} is under a hold: nothing of it is deleted until it is released"

@@ -89,7 +89,7 @@ def test_a_customers_whole_way(run: World) -> None:
     run("export", "c-1", "--to", "c-1.jsonl")
     assert "TEXT" in (run.home / "c-1.jsonl").read_text()
     assert run.json("restrict", "c-1", "--reason", "art-18")["state"] == "restricted"
-    assert "restricted" in run("export", "c-1", expect=3)
+    assert "TEXT" in run("export", "c-1"), "whose use is restricted can still be told what is held"
     assert run.json("reinstate", "c-1")["state"] == "live"
     assert run.json("hold", "c-1", "--reason", "case 7", "--until", "2999-01-01T00:00:00+00:00")["held_until"]
     assert len(run.json("customers", "--held")) == 1

@@ -1,9 +1,11 @@
-"""Restore drills: an older database, an older key store, both; altered records; copies that try to change keys."""
+"""Restore drills: an older database, an older key store, both; altered records; copies that try to change keys.
+
+On both databases with keys in local files and in AWS KMS; where a key store is taken back, on PostgreSQL too.
+"""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,33 +21,87 @@ from shredsaver import (
     Shredder,
     ShredIncompleteError,
 )
+from shredsaver.core import FIRST_NUMBER
 from shredsaver.journal import Journal
+from shredsaver.keytree import KeyTree
+from shredsaver.kms.aws_calls import KmsCalls
 from shredsaver.reconcile import Dead
-from tests.support.backends import Backend
+from tests.fakes.kms_server import KmsServer
+from tests.support.backends import Backend, PostgresServer
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
+from tests.support.keyplaces import AwsPlace, AwsPostgresPlace, KeyPlace, LocalPlace
 
 CALL = Caller("sync")
 
 
+LOCAL = [("sqlite", "local"), ("postgres", "local")]
+AWS = [("sqlite", "aws"), ("postgres", "aws")]
+SHARED = [*AWS, ("postgres", "aws-postgres")]
+
+
+def places(combinations: list[tuple[str, str]]) -> pytest.MarkDecorator:
+    """Runs a drill on these pairs of a database and a key service."""
+    names = ["-".join(pair) for pair in combinations]
+    return pytest.mark.parametrize(("backend", "place"), combinations, indirect=True, ids=names)
+
+
+on_local, on_kms = places(LOCAL), places(SHARED)
+on_both, on_all = places([*LOCAL, *AWS]), places([*LOCAL, *SHARED])
+
+
+@pytest.fixture(scope="module")
+def kms() -> Iterator[KmsServer]:
+    with KmsServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def calls(kms: KmsServer) -> Iterator[KmsCalls]:
+    """One connection for the module, whose waiting moves the clock of the fake: a window of 10 seconds takes none."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in kms.environment.items():
+            patch.setenv(name, value)
+        yield KmsCalls(sleep=kms.clock.advance, clock=kms.clock.now)
+
+
 @pytest.fixture
-def keys(home: Path) -> str:
-    return f"file:{home / 'keys'}?slots=2"
+def place(request: pytest.FixtureRequest, home: Path) -> Iterator[KeyPlace]:
+    kind = request.param
+    if kind == "local":
+        yield LocalPlace(home)
+        return
+    kms, calls = request.getfixturevalue("kms"), request.getfixturevalue("calls")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shredsaver.kms.aws.KmsCalls", lambda region: calls)
+        if kind == "aws":
+            yield AwsPlace(kms, home)
+            return
+        postgres: PostgresServer = request.getfixturevalue("postgres")
+        database = postgres.database()
+        try:
+            yield AwsPostgresPlace(kms, database)
+        finally:
+            postgres.recycle(database)
+
+
+@pytest.fixture
+def keys(place: KeyPlace) -> str:
+    return place.uri
 
 
 class Drill:
     """A deployment with somebody shredded and somebody alive, and copies of everything from before."""
 
-    def __init__(self, make: Callable[..., Any], backend: Backend, home: Path, *, journal: bool = False) -> None:
-        self.make, self.backend, self.home = make, backend, home
-        self.journal = home / "journal" if journal else None
+    def __init__(self, make: Callable[..., Any], backend: Backend, place: KeyPlace, home: Path, **options: Any) -> None:
+        self.make, self.backend, self.place = make, backend, place
+        self.journal = home / "journal" if options.get("journal") else None
         self.shredder = make(journal=self.journal)
         for customer in ("dead", "alive"):
             put(CALL, self.shredder.saver, config(f"t-{customer}", customer), {"x": customer})
         self.old = backend.copy()
         self.rows = backend.rows("customers")
-        shutil.copytree(home / "keys", home / "old-keys")
-        self.old_keys = f"file:{home / 'old-keys'}?slots=2"
+        self.old_keys = place.copy()
         self.result = self.shredder.shred("dead")
         self.receipts = list(self.shredder.receipts())
         self.shredder.close()
@@ -61,11 +117,34 @@ class Drill:
         assert shredder.saver.get_tuple(config("t-alive", "alive")).checkpoint["channel_values"] == {"x": "again"}
 
 
+def put_aside(place: KeyPlace) -> dict[str, int]:
+    """Copies the key store anew, in the place of the copy before. Gives its counts."""
+    place.forget_copy()
+    place.copy()
+    return place.counts()
+
+
+def puncture(shredder: Any, customer: str) -> None:
+    """Replaces a customer's key tree by one that lacks a key, which is how less than a customer is erased."""
+    core = shredder._start().core
+    token = core.token("customer", customer)
+    record = core.keys.load(token, 1)
+    tree = KeyTree.from_bytes(record.secret).puncture(FIRST_NUMBER, FIRST_NUMBER)
+    core.keys.replace(token, 1, tree.to_bytes(), record.key_version)
+
+
 @pytest.fixture
-def drill(make_shredder: Callable[..., Any], backend: Backend, home: Path) -> Drill:
-    return Drill(make_shredder, backend, home)
+def drill(make_shredder: Callable[..., Any], backend: Backend, place: KeyPlace, home: Path) -> Drill:
+    return Drill(make_shredder, backend, place, home)
 
 
+@pytest.fixture
+def journaled(make_shredder: Callable[..., Any], backend: Backend, place: KeyPlace, home: Path) -> Drill:
+    """A drill whose deployment keeps a journal."""
+    return Drill(make_shredder, backend, place, home, journal=True)
+
+
+@on_all
 def test_an_older_database(drill: Drill) -> None:
     restored = drill.make(drill.old.url)
     found = restored.reconciliation
@@ -87,12 +166,29 @@ def test_an_older_database(drill: Drill) -> None:
     assert restored.shred("alive").pending == ()
 
 
+@on_all
 def test_a_key_store_older_than_its_roots_is_not_used(drill: Drill) -> None:
-    shutil.copy(drill.home / "old-keys" / "keys.db", drill.home / "keys" / "keys.db")
+    drill.place.put_back()
     with pytest.raises(KeyStoreStaleError):
         drill.make()
 
 
+@on_all
+def test_a_tombstone_that_no_root_has_seen_is_told_by_the_database(drill: Drill) -> None:
+    with drill.make() as shredder:
+        older = put_aside(drill.place)
+        assert shredder.shred("ghost").known is False  # a customer without keys: nothing is rotated for it
+    drill.place.put_back()
+    assert older == drill.place.counts()
+    shredder = drill.make()
+    assert shredder.reconciliation.destroyed == 1
+    assert drill.place.counts()["key_tombstones"] == older["key_tombstones"] + 1
+    drill.check(shredder)
+    with pytest.raises(CustomerShreddedError):
+        put(CALL, shredder.saver, config("new", "ghost"), {"x": 1})
+
+
+@on_local
 def test_an_older_key_store_with_its_roots(drill: Drill) -> None:
     shredder = drill.make(keys=drill.old_keys)
     assert shredder.reconciliation.destroyed == 1
@@ -103,8 +199,17 @@ def test_an_older_key_store_with_its_roots(drill: Drill) -> None:
     assert drill.make(keys=drill.old_keys).reconciliation.destroyed == 0
 
 
-def test_both_older_with_the_journal(make_shredder: Callable[..., Any], backend: Backend, home: Path) -> None:
-    drill = Drill(make_shredder, backend, home, journal=True)
+@on_kms
+def test_an_older_key_store_beside_roots_that_cannot_be_taken_back(drill: Drill) -> None:
+    for database in (drill.backend.url, drill.old.url):  # KMS is the anchor that survives, whatever else is old
+        with pytest.raises(KeyStoreStaleError):
+            drill.make(database, keys=drill.old_keys)
+    drill.check(drill.make())
+
+
+@on_local
+def test_both_older_with_the_journal(journaled: Drill) -> None:
+    drill = journaled
     shredder = drill.make(drill.old.url, keys=drill.old_keys, journal=drill.journal)
     assert shredder.reconciliation.revoked == 1
     drill.check(shredder)
@@ -114,6 +219,7 @@ def test_both_older_with_the_journal(make_shredder: Callable[..., Any], backend:
     drill.check(shredder)
 
 
+@on_local
 def test_both_older_without_a_journal_know_nothing_until_receipts_tell(drill: Drill) -> None:
     shredder = drill.make(drill.old.url, keys=drill.old_keys)
     # No anchor survives: nobody can know. The copy is quarantined, which is all that can be said.
@@ -128,6 +234,7 @@ def test_both_older_without_a_journal_know_nothing_until_receipts_tell(drill: Dr
         shredder._start().core.keys.load(bytes.fromhex(drill.result.customer), 1)
 
 
+@on_both
 def test_a_deleted_entry_of_the_log_is_entered_again(drill: Drill) -> None:
     drill.backend.execute("DELETE FROM erasures")
     shredder = drill.make()
@@ -138,6 +245,7 @@ def test_a_deleted_entry_of_the_log_is_entered_again(drill: Drill) -> None:
     assert not drill.make().reconciliation.changed
 
 
+@on_both
 @pytest.mark.parametrize("column", ["state", "record", "chain"])
 def test_an_altered_log(drill: Drill, column: str) -> None:
     drill.backend.execute(f"UPDATE erasures SET {column} = ?", ("cancelled" if column == "state" else b"x" * 32,))
@@ -148,6 +256,7 @@ def test_an_altered_log(drill: Drill, column: str) -> None:
     assert not drill.make().reconciliation.changed
 
 
+@on_both
 def test_a_forged_entry_of_the_log_kills_nobody(drill: Drill) -> None:
     (row,) = drill.backend.rows("erasures")
     alive = drill.make()
@@ -164,6 +273,7 @@ def test_a_forged_entry_of_the_log_kills_nobody(drill: Drill) -> None:
     drill.check(shredder)
 
 
+@on_both
 def test_a_forged_row_of_a_customer(drill: Drill) -> None:
     token = bytes.fromhex(drill.result.customer)
     drill.backend.execute("UPDATE customers SET state = 'live' WHERE customer = ?", (token,))
@@ -176,25 +286,37 @@ def test_a_forged_row_of_a_customer(drill: Drill) -> None:
     assert drill.make().reconciliation.destroyed == 0
 
 
-def test_a_damaged_log_of_the_key_store_shuts_everybody_out(drill: Drill) -> None:
-    import sqlite3
+FORGED = (
+    "INSERT INTO key_tombstones SELECT ?, customer, 1, '2026-01-01T00:00:00.000Z', 1, slot, 1, 1, zeroblob(32) "
+    "FROM key_wraps WHERE customer <> x''"
+)
 
-    connection = sqlite3.connect(drill.home / "keys" / "keys.db")
-    connection.execute("UPDATE key_tombstones SET at = 'never'")
-    connection.commit()
-    connection.close()
+
+@on_both
+@pytest.mark.parametrize("what", ["altered", "deleted", "forged", "forged ahead"])
+def test_a_damaged_log_of_the_key_store_shuts_everybody_out(drill: Drill, what: str) -> None:
+    if what == "altered":
+        drill.place.execute("UPDATE key_tombstones SET at = 'never'")
+    elif what == "deleted":
+        drill.place.execute("DELETE FROM key_tombstones")
+    else:
+        drill.place.execute(FORGED, (2 if what == "forged" else 7,))
+    before = drill.place.counts()
     try:
         shredder = drill.make()
     except RevocationLogDamagedError:
-        return
-    assert shredder.reconciliation.shut
-    for customer in ("dead", "alive"):
-        with pytest.raises(RevocationLogDamagedError):
-            shredder.saver.get_tuple(config(f"t-{customer}", customer))
+        shredder = None
+    if shredder is not None:
+        assert shredder.reconciliation.shut
+        for customer in ("dead", "alive"):
+            with pytest.raises(RevocationLogDamagedError):
+                shredder.saver.get_tuple(config(f"t-{customer}", customer))
+    assert drill.place.counts() == before  # whoever forges a tombstone destroys nobody's keys
 
 
-def test_a_damaged_journal_shuts_everybody_out(make_shredder: Callable[..., Any], backend: Backend, home: Path) -> None:
-    drill = Drill(make_shredder, backend, home, journal=True)
+@on_both
+def test_a_damaged_journal_shuts_everybody_out(journaled: Drill) -> None:
+    drill = journaled
     assert drill.journal is not None
     text = drill.journal.read_text(encoding="ascii")
     drill.journal.write_text(text.replace('"generation": 1', '"generation": 7'), encoding="ascii")
@@ -207,15 +329,14 @@ def test_a_damaged_journal_shuts_everybody_out(make_shredder: Callable[..., Any]
     drill.check(shredder)
 
 
-def test_a_staging_copy_changes_nothing_of_production(
-    make_shredder: Callable[..., Any], backend: Backend, home: Path
-) -> None:
-    drill = Drill(make_shredder, backend, home, journal=True)
+@on_all
+def test_a_staging_copy_changes_nothing_of_production(journaled: Drill) -> None:
+    drill = journaled
     production = drill.make(journal=drill.journal)
     put(CALL, production.saver, config("t-alive", "alive"), {"x": "production"})
     assert drill.journal is not None
     said = drill.journal.read_bytes()
-    before = production.check_keys()
+    before = (production.check_keys(), drill.place.counts())
     staging = drill.make(drill.old.url, journal=drill.journal)
     assert staging.reconciliation.forked
     staging.reconcile(adopt="fork")
@@ -227,6 +348,7 @@ def test_a_staging_copy_changes_nothing_of_production(
         lambda: staging.rotate("alive"),
         lambda: staging.hold("alive", "case"),
         lambda: staging.enrol("dead"),
+        lambda: puncture(staging, "alive"),
         staging.resume,
     ):
         with pytest.raises((DatabaseForkedError, ShredIncompleteError)):
@@ -234,7 +356,7 @@ def test_a_staging_copy_changes_nothing_of_production(
     # A copy reads and writes what it has, with the keys that are there.
     put(CALL, staging.saver, config("t-alive", "alive"), {"x": "staging"})
     assert drill.journal.read_bytes() == said
-    assert production.check_keys() == before
+    assert (production.check_keys(), drill.place.counts()) == before
     assert production.saver.get_tuple(config("t-alive", "alive")).checkpoint["channel_values"] == {"x": "production"}
     fresh = drill.make(journal=drill.journal)
     assert not fresh.reconciliation.changed
@@ -242,6 +364,7 @@ def test_a_staging_copy_changes_nothing_of_production(
     assert fresh.shred("alive").state == "purged"
 
 
+@on_both
 def test_many_destructions_on_anothers_word_wait_for_a_confirmation(
     make_shredder: Callable[..., Any], backend: Backend, home: Path
 ) -> None:
@@ -275,6 +398,7 @@ def test_many_destructions_on_anothers_word_wait_for_a_confirmation(
     assert sure.saver.get_tuple(config("t-c-0", names[0])) is not None
 
 
+@on_local
 def test_a_hold_that_only_the_older_key_store_knows_stops_no_opening(drill: Drill) -> None:
     from shredsaver.kms import open_key_service
 
@@ -285,6 +409,7 @@ def test_a_hold_that_only_the_older_key_store_knows_stops_no_opening(drill: Dril
     drill.check(shredder)
 
 
+@on_local
 def test_a_failure_to_open_leaves_nothing_open(drill: Drill, monkeypatch: pytest.MonkeyPatch) -> None:
     import shredsaver.restoring
 
@@ -293,11 +418,12 @@ def test_a_failure_to_open_leaves_nothing_open(drill: Drill, monkeypatch: pytest
 
     monkeypatch.setattr(shredsaver.restoring, "compare", broken)
     with pytest.raises(MemoryError):
-        Shredder.open(drill.backend.url, keys=f"file:{drill.home / 'keys'}")
+        Shredder.open(drill.backend.url, keys=drill.place.uri)
     monkeypatch.undo()
     drill.check(drill.make())
 
 
+@on_both
 def test_what_was_compared_is_not_compared_again_and_still_stands_guard(drill: Drill) -> None:
     def quiet() -> Any:
         shredder = drill.make()

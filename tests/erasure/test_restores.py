@@ -22,6 +22,7 @@ from shredsaver import (
     ShredIncompleteError,
 )
 from shredsaver.core import FIRST_NUMBER
+from shredsaver.db.base import Begin
 from shredsaver.journal import Journal
 from shredsaver.keytree import KeyTree
 from shredsaver.kms.aws_calls import KmsCalls
@@ -396,6 +397,30 @@ def test_many_destructions_on_anothers_word_wait_for_a_confirmation(
             sure.saver.get_tuple(config(f"t-{name}", name))
         assert sure.status(name).state == "purged"
     assert sure.saver.get_tuple(config("t-c-0", names[0])) is not None
+
+
+@on_local
+def test_a_restore_that_lost_many_erasures_takes_a_page_of_them_at_a_time(
+    drill: Drill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with drill.make() as production:
+        core = production._start().core
+        core.keys.destroy([core.token("customer", f"c-{number}") for number in range(450)])
+    began: list[str] = []
+
+    def begin(mode: Any) -> Begin:
+        began.append(mode)
+        return Begin(mode)
+
+    monkeypatch.setattr("shredsaver.applying.Begin", begin)
+    restored = drill.make(drill.old.url)
+    assert restored.reconciliation.revoked == 451
+    assert began == ["write"] * 3
+    assert restored.check_log() == 451
+    drill.check(restored)
+    for number in (0, 199, 200, 449):
+        with pytest.raises(CustomerShreddedError):
+            put(CALL, restored.saver, config("new", f"c-{number}"), {"x": 1})
 
 
 @on_local

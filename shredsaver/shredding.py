@@ -8,6 +8,7 @@ makes every copy of the data unreadable. Purging is hygiene. Whatever fails, the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -61,8 +62,7 @@ class Shredding(Revoking):
             except LegalHoldError:  # a hold that was set since: those before it are out of use, and go on
                 yield from self.finish(begun)
                 raise
-        yield from self.finish(begun)
-        return (yield from self.results(begun))
+        return (yield from self._finished(begun))
 
     def resume(self) -> Plan[list[ShredResult]]:
         """Finishes every erasure that can be finished now: interrupted ones, and those whose time has come."""
@@ -73,8 +73,17 @@ class Shredding(Revoking):
                 due.append(one)
             elif (yield from self._due(one)):
                 due.append((yield from self.revoke(one)))
-        yield from self.finish(due)
-        return (yield from self.results(due))
+        return (yield from self._finished(due))
+
+    def _finished(self, begun: Sequence[Erasure]) -> Plan[list[ShredResult]]:
+        """As `finish`, and what became of them; an error that says they are not complete tells that too."""
+        try:
+            yield from self.finish(begun)
+        except ShredIncompleteError as error:
+            with suppress(DatabaseUnavailableError):  # that may be why; what is pending is said already
+                error.results = yield from self.results(begun)
+            raise
+        return (yield from self.results(begun))
 
     def resume_due(self) -> Plan[None]:
         """Destroys what was scheduled and whose time has come. Interrupted erasures may be another process's work."""

@@ -8,9 +8,21 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from shredsaver.commands.options import AsJson, Database, Keys, answer, console, opened, print_json, working
+from shredsaver.commands.options import (
+    AsJson,
+    Database,
+    Keys,
+    Receipt,
+    answer,
+    checked_file,
+    console,
+    hand_out,
+    opened,
+    print_json,
+    working,
+)
 from shredsaver.doctor import examine
-from shredsaver.errors import ConfigurationError, ShredSaverError
+from shredsaver.errors import ConfigurationError, ShredIncompleteError, ShredSaverError
 from shredsaver.routes import routes as all_routes
 
 
@@ -24,16 +36,19 @@ def init(database: Database = None, keys: Keys = None, as_json: AsJson = False) 
         console.print("the database is ready")
 
 
-def resume(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
-    """Finish every erasure that can be finished now."""
-    with opened(database, keys) as shredder, working("erasing"):
-        results = shredder.resume()
-    if as_json:
-        print_json(results)
-        return
-    for one in results:
-        answer(one, as_json=False)
-    console.print(f"{len(results)} erasures went on")
+def resume(database: Database = None, keys: Keys = None, receipt: Receipt = None, as_json: AsJson = False) -> None:
+    """Finish every erasure that can be finished now. Exit status 3 if one could not be: it says what is left."""
+    checked_file(receipt)
+    with opened(database, keys) as shredder:
+        try:
+            with working("erasing"):
+                results = shredder.resume()
+        except ShredIncompleteError as error:
+            hand_out(error.results, receipt, as_json=as_json)
+            raise
+    hand_out(results, receipt, as_json=as_json)
+    if not as_json:
+        console.print(f"{len(results)} erasures went on")
 
 
 def rotate(

@@ -9,7 +9,7 @@ from typing import Final
 
 from shredsaver import erasure
 from shredsaver.applying import GET_CUSTOMERS, Applying, among, pages
-from shredsaver.core import Core, Erasure
+from shredsaver.core import CUSTOMER_COLUMNS, Core, Erasure
 from shredsaver.db.base import Begin, Commit, Plan, Statement, call, run, sql
 from shredsaver.erasures import CANCELLED, LOG_COUNTER, LOG_PAGE, SCHEDULED, chained
 from shredsaver.errors import RevocationLogDamagedError
@@ -18,10 +18,15 @@ from shredsaver.heads import START, Heads, intact, remember, remembered
 from shredsaver.journal import Journal
 from shredsaver.kms.base import Tombstone
 from shredsaver.reconcile import DESTRUCTIONS_UNASKED, Dead, Differences, Reconciliation, Standing, compare, latest
+from shredsaver.restraint import FOREVER
 from shredsaver.shredding import Shredding
 from shredsaver.threads import GET_COUNTER
 
 RESET_COUNTER: Final = sql("UPDATE counters SET next = ? WHERE customer = ? AND generation = ? AND scope = ?")
+HELD_PAGE: Final = sql(
+    f"SELECT {CUSTOMER_COLUMNS} FROM customers WHERE customer > ? AND held_until <> '' "
+    "AND state IN ('live', 'restricted') ORDER BY customer LIMIT 200"
+)
 DELETE_ENTRY: Final = sql("DELETE FROM erasures WHERE seq = ?")
 RENUMBER: Final = sql("UPDATE erasures SET seq = ?, record = ?, mac = ?, chain = ? WHERE seq = ?")
 
@@ -54,6 +59,7 @@ class Restoring:
             differences, damaged, compared = yield from self._look(START, sources)
         if damaged:
             yield from self._repair()
+        mended = 0 if quick or forked else (yield from self._mend_holds())
         many = len(differences.to_destroy) > DESTRUCTIONS_UNASKED and not confirm
         unsure = {dead.customer for dead in differences.to_destroy} if many else set()
         sure = [dead for dead in differences.to_revoke if dead.customer not in unsure]
@@ -67,6 +73,7 @@ class Restoring:
             unconfirmed=len(differences.to_destroy) - destroyed,
             recorded=len(differences.to_record),
             repaired=len(damaged),
+            holds=mended,
             forked=forked,
         )
         if found.changed:
@@ -137,6 +144,27 @@ class Restoring:
                 else:
                     rows[customer.customer] = Standing(customer.generation, customer.state in erasure.DEAD)
         return rows
+
+    def _mend_holds(self) -> Plan[int]:
+        """Sets holds of the key service anew that do not verify there: the database's rows say who is held, too."""
+        broken = yield from call(self._keys.damaged_holds)
+        if not broken:
+            return 0
+        after, known = b"", {}
+        while True:
+            yield Begin("read")
+            (page,) = yield from run(Statement(HELD_PAGE, (after,)))
+            yield Commit()
+            if not page.rows:
+                break
+            for row in page.rows:
+                after = bytes(row[0])
+                customer = self._core.customer(row)
+                if erasure.held(customer.held_until, self._core.clock()):
+                    until = customer.held_until
+                    known[customer.customer] = "" if until == FOREVER else until.replace("+00:00", "Z")
+        yield from call(partial(self._keys.mend_holds, known))
+        return broken
 
     def _repair(self) -> Plan[None]:
         """Chains the log anew without what does not verify: the key service, whose log does, is the authority."""

@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,6 +110,29 @@ def test_another_kind_of_jws_is_none_of_ours(header: dict[str, Any]) -> None:
 def test_what_is_no_public_key(public: Any) -> None:
     with pytest.raises(ReceiptError):
         receipts.verify(chain(1)[0], public)
+
+
+def test_a_key_of_another_kind_is_told_as_such() -> None:
+    pem = X25519PrivateKey.generate().public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    for public in (pem, pem.decode()):
+        with pytest.raises(ReceiptError, match="no Ed25519 key"):
+            receipts.verify(chain(1)[0], public)
+
+
+@pytest.mark.parametrize("number", [None, "2", 2.0, True])
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_receipt_without_a_number_stands_in_no_chain(number: Any, position: int) -> None:
+    made = chain(2)
+    (first, second) = ({"number": 1}, {"number": 2, "previous": receipts.digest(made[0])})
+    odd = dict(second if position else first)
+    odd["number"] = number
+    if position:
+        made[1] = receipts.sign(odd, OLD)
+    else:
+        made = [receipts.sign(odd, OLD)]
+        made += chain(1, start=2, previous=receipts.digest(made[0]))
+    with pytest.raises(ReceiptError, match="no number"):
+        receipts.verify_chain(made, [key(OLD)])
 
 
 def test_a_certificate_holds_nothing_active_and_escapes_what_it_shows() -> None:

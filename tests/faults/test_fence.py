@@ -20,6 +20,7 @@ from shredsaver import (
 )
 from shredsaver.core import Customer
 from shredsaver.db.base import Begin, Plan, Statement, run
+from shredsaver.keytree import KeyTree
 from shredsaver.sealing import NAMESPACE, PART, THREAD_NAME
 from shredsaver.threads import SET_CUSTOMER, Ref, introduce
 from tests.support.backends import Backend
@@ -297,6 +298,98 @@ def test_rows_that_were_checked_are_remembered_within_a_bound(
     for number in (0, 7):
         with pytest.raises(RevocationLogDamagedError):
             values(shredder, f"t-{number}", f"c-{number}")
+
+
+# -- keys that were given up, or dropped in between --------------------------------------------------------------------
+
+
+def replaced(shredder: Any, change: Callable[[KeyTree], KeyTree]) -> None:
+    """Replaces a customer's tree in the key service, and lets the database know."""
+    core = shredder._start().core
+    record = core.keys.load(token(shredder), 1)
+    secret = change(KeyTree.from_bytes(record.secret)).to_bytes()
+    version = core.keys.replace(token(shredder), 1, secret, record.key_version).key_version
+    store_row(shredder, Customer(token(shredder), 1, erasure.LIVE, version, ""))
+
+
+@pytest.mark.parametrize(
+    ("scope", "dead"),
+    [(16, [(18, 18)]), (17, [(16, 40)]), (17, [(20, 20)]), (16, [(17, 17), (19, 30)]), (16, [(17, 2**32 - 2)])],
+)
+def test_a_writer_jumps_over_numbers_whose_keys_were_given_up(
+    scope: int, dead: list[tuple[int, int]], make_shredder: Callable[..., Any], backend: Backend
+) -> None:
+    shredder = make_shredder()
+    put(CALL, shredder.saver, config(), {"x": "short"})
+
+    def puncture(tree: KeyTree) -> KeyTree:
+        for first, last in dead:
+            tree = tree.puncture_range(scope, first, last)
+        return tree
+
+    replaced(shredder, puncture)
+    long = {"x": [f"text {number} " * 60 for number in range(12)]}
+    for one in (shredder, make_shredder()):
+        if dead[0][1] == 2**32 - 2:  # one number is left, and then none
+            at = put(CALL, shredder.saver, config(), long)
+            assert one.saver.get_tuple(at).checkpoint["channel_values"] == long
+            break
+        at = put(CALL, one.saver, config(), long)
+        one.saver.put_writes(at, [("x", 1), ("y", 2), ("z", long)], "task")
+        found = make_shredder().saver.get_tuple(at)
+        assert found.checkpoint["channel_values"] == long
+        assert [write[2] for write in found.pending_writes] == [1, 2, long]
+    table = "parts" if scope == 17 else "checkpoints"
+    numbers = {row["number"] for row in backend.rows(table)}
+    assert not any(first <= number <= last for number in numbers for first, last in dead)
+
+
+def test_a_process_that_begins_goes_on_from_what_its_parent_holds(
+    make_shredder: Callable[..., Any], backend: Backend
+) -> None:
+    """A channel that did not change is not written again, though the process has never seen its value."""
+    state = {"x": ["text " * 100], "y": "short", "z": 1}
+    at = put(CALL, make_shredder().saver, config(), state)
+    parts = backend.count("parts")
+    for version in (2, 3):
+        cold = make_shredder()
+        # The second time the key is dropped between the look at the parent and the reading of it.
+        forget = partial(cold._start().core.keyring.forget, token(cold), 1)
+        with hooked(At("after Commit", 2, forget if version == 3 else lambda: None)):
+            at = put(CALL, cold.saver, at, {**state, "z": version}, version=1, new_versions={"z": version})
+        assert backend.count("parts") == parts
+        assert make_shredder().saver.get_tuple(at).checkpoint["channel_values"] == {**state, "z": version}
+
+
+def test_a_key_that_is_dropped_between_a_read_and_its_refresh_is_loaded_again(
+    make_shredder: Callable[..., Any], backend: Backend
+) -> None:
+    shredder = make_shredder()
+    shredder.store.put(("users", "c-1"), "key", {"said": 1}, ttl=60)
+    ring = shredder._start().core.keyring
+    core = shredder._start().core
+    later = core.clock() + 30
+    core.clock = lambda: later
+    (before,) = (row["expires_at"] for row in backend.rows("items"))
+    drop = At("after Commit", 1, lambda: ring.forget(token(shredder), 1))
+    with hooked(drop):
+        assert shredder.store.get(("users", "c-1"), "key").value == {"said": 1}
+    assert drop.done
+    (after,) = (row["expires_at"] for row in backend.rows("items"))
+    assert after == int(later * 1000) + 60 * 60_000 > before
+
+
+def test_parts_that_do_not_make_up_their_value_are_refused(make_shredder: Callable[..., Any], backend: Backend) -> None:
+    shredder = make_shredder()
+    put(CALL, shredder.saver, config(), {"x": [f"text {number} " * 60 for number in range(12)]})
+    core = shredder._start().core
+    tree = core.keyring.cached(token(shredder), 1, 0)
+    row = backend.rows("parts")[3]
+    thread = core.token("thread", "t-1")
+    sealed = core.seal(tree, PART, (token(shredder), 1), row["scope"], row["number"], b"too short", thread)
+    backend.execute("UPDATE parts SET sealed = ? WHERE number = ?", (sealed, row["number"]))
+    with pytest.raises(UnsealError, match="do not make up their value"):
+        values(make_shredder())
 
 
 # -- records under keys that are gone, or that hold something else ----------------------------------------------------

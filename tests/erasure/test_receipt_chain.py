@@ -92,8 +92,18 @@ def test_what_is_no_receipt(text: str) -> None:
         receipts.verify(text, key(OLD))
 
 
-@pytest.mark.parametrize("header", [{"alg": "none"}, {"alg": "EdDSA"}, {"crit": ["b64"]}, {"typ": "JWT"}])
-def test_another_kind_of_jws_is_none_of_ours(header: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("header", "says"),
+    [
+        ({"alg": "none"}, "header"),
+        ({"alg": "EdDSA"}, "header"),
+        ({"crit": ["b64"]}, "header"),
+        ({"typ": "JWT"}, "header"),
+        ({"kid": "another"}, "another key"),
+        ({"kid": None}, "another key"),
+    ],
+)
+def test_another_kind_of_jws_is_none_of_ours(header: dict[str, Any], says: str) -> None:
     (made,) = chain(1)
     head, body, _ = made.split(".")
     said = json.loads(base64.urlsafe_b64decode(head + "=="))
@@ -102,8 +112,47 @@ def test_another_kind_of_jws_is_none_of_ours(header: dict[str, Any]) -> None:
 
     signed = f"{other}.{body}"
     signature = base64.urlsafe_b64encode(Ed25519PrivateKey.from_private_bytes(OLD).sign(signed.encode()))
-    with pytest.raises(ReceiptError):
+    with pytest.raises(ReceiptError, match=says):
         receipts.verify(f"{signed}.{signature.rstrip(b'=').decode()}", key(OLD))
+
+
+def test_the_id_of_a_key_is_the_one_of_rfc_8037() -> None:
+    """Appendix A.3, of the key in A.1."""
+    seed = base64.urlsafe_b64decode("nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=")
+    (made,) = chain(1, seed=seed)
+    assert receipts.verify(made, key(seed)).key_id == "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
+
+
+def test_a_receipt_has_one_form_and_a_longest_one() -> None:
+    (made,) = chain(1)
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    other = made[:-1] + letters[letters.index(made[-1]) ^ 1]  # four bits of the last letter say nothing
+    data = [base64.urlsafe_b64decode(one.split(".")[2] + "==") for one in (made, other)]
+    assert data[0] == data[1]
+    with pytest.raises(ReceiptError, match="this is no receipt"):
+        receipts.verify(other, key(OLD))
+    whole = made.ljust(1024 * 1024)
+    assert receipts.verify(whole, key(OLD)) == receipts.verify(made, key(OLD))
+    with pytest.raises(ReceiptError, match="this is no receipt"):
+        receipts.verify(whole + " ", key(OLD))
+
+
+@pytest.mark.parametrize(("number", "says"), [(1, "out of order"), (3, "missing"), (4, "2 are missing")])
+def test_a_number_must_follow_even_where_the_predecessor_is_right(number: int, says: str) -> None:
+    made = chain(1)
+    made += chain(1, start=number, previous=receipts.digest(made[0]))
+    with pytest.raises(ReceiptError, match=says):
+        receipts.verify_chain(made, [key(OLD)])
+
+
+@pytest.mark.parametrize("change", [{"new_key_proof": None}, {"new_key": 7}, {"new_key": "?"}, {"new_key_proof": "A"}])
+def test_a_change_of_the_key_that_is_damaged_does_not_count(change: dict[str, Any]) -> None:
+    before = chain(1)
+    said = json.loads(base64.urlsafe_b64decode(renewed(before).split(".")[1] + "=="))
+    said |= change
+    for damaged in (said, {name: value for name, value in said.items() if value is not None}):
+        with pytest.raises(ReceiptError, match="did not sign"):
+            receipts.verify_chain([*before, receipts.sign(damaged, OLD)], [key(OLD)])
 
 
 @pytest.mark.parametrize("public", ["", "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n", b"x" * 31])

@@ -355,12 +355,13 @@ def test_a_range_opens_to_its_plaintexts() -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 7, 8, 100, 8 * 40, -1])
-def test_one_altered_record_shuts_its_range(bit: int) -> None:
+@pytest.mark.parametrize("position", [2, 3])  # with and without zeros behind the text
+def test_one_altered_record_shuts_its_range(bit: int, position: int) -> None:
     associated, records = records_in(5)
-    number, sealed, key = records[3]
+    number, sealed, key = records[position]
     altered = bytearray(sealed)
     altered[bit // 8 if bit >= 0 else -1] ^= 1 << (bit % 8)
-    records[3] = (number, bytes(altered), key)
+    records[position] = (number, bytes(altered), key)
     with pytest.raises((UnsealError, FormatError), match=f"/{number} "):
         unseal_range(records, associated, ("parts", 17))
 

@@ -75,7 +75,7 @@ EARLY, LATE = "2026-01-01T00:00:00.000+00:00", "2026-02-01T00:00:00.000+00:00"
 
 def test_of_each_customer_the_highest_generation_counts_and_its_earliest_time() -> None:
     found = latest(
-        [Dead(ONE, 1, EARLY), Dead(ONE, 2, LATE), Dead(ONE, 1, LATE), Dead(TWO, 1, LATE), Dead(TWO, 1, EARLY)]
+        [Dead(ONE, 1, EARLY), Dead(ONE, 2, LATE), Dead(ONE, 1, EARLY), Dead(TWO, 1, LATE), Dead(TWO, 1, EARLY)]
     )
     assert found == {ONE: Dead(ONE, 2, LATE), TWO: Dead(TWO, 1, EARLY)}
     assert latest([Dead(ONE, 1, EARLY), Dead(ONE, 1, LATE)]) == {ONE: Dead(ONE, 1, EARLY)}

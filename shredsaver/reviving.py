@@ -61,26 +61,18 @@ class Reviver:
 
     def listed(self, serde: SerializerProtocol, loaded: Loaded, metadata: Any) -> CheckpointTuple:
         """A checkpoint of a listing, whose metadata was looked at before."""
-        return _listed(self._revive(serde), loaded, metadata)
+        revive = self._revive(serde)
+        values = {channel: revive((value.tag, value.data)) for channel, value in loaded.values.items()}
+        return _tuple(revive, loaded, metadata, revive(loaded.record.checkpoint), values)
 
     def _revive(self, serde: SerializerProtocol) -> Revive:
         """The serializer's way, or the short one where it gives the same."""
         return partial(loads, serde) if self._fingerprints and applies(serde) else serde.loads_typed
 
 
-def listed(serde: SerializerProtocol, loaded: Loaded, metadata: Any) -> CheckpointTuple:
-    """As `Reviver.listed`, by the serializer alone."""
-    return _listed(serde.loads_typed, loaded, metadata)
-
-
 def config_of(thread_id: str, ns: str, checkpoint_id: str) -> RunnableConfig:
     """The config that names a checkpoint."""
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": checkpoint_id}}
-
-
-def _listed(revive: Revive, loaded: Loaded, metadata: Any) -> CheckpointTuple:
-    values = {channel: revive((value.tag, value.data)) for channel, value in loaded.values.items()}
-    return _tuple(revive, loaded, metadata, revive(loaded.record.checkpoint), values)
 
 
 def _tuple(revive: Revive, loaded: Loaded, metadata: Any, checkpoint: Any, values: dict[str, Any]) -> CheckpointTuple:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
+import hmac
 import json
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given, settings
@@ -92,6 +95,16 @@ def test_what_is_no_receipt(text: str) -> None:
         receipts.verify(text, key(OLD))
 
 
+@pytest.mark.parametrize("data", [b"[]", b'"x"', b"1", b"null", b"[" * 100_000, b"{", b"\xff", b""])
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_header_and_a_statement_are_objects(data: bytes, place: int) -> None:
+    parts = chain(1)[0].split(".")
+    parts[place] = base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+    for public in (key(OLD), key(FOREIGN)):
+        with pytest.raises(ReceiptError, match="this is no receipt"):
+            receipts.verify(".".join(parts), public)
+
+
 @pytest.mark.parametrize(
     ("header", "says"),
     [
@@ -108,8 +121,6 @@ def test_another_kind_of_jws_is_none_of_ours(header: dict[str, Any], says: str) 
     head, body, _ = made.split(".")
     said = json.loads(base64.urlsafe_b64decode(head + "=="))
     other = base64.urlsafe_b64encode(json.dumps({**said, **header}).encode()).rstrip(b"=").decode()
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     signed = f"{other}.{body}"
     signature = base64.urlsafe_b64encode(Ed25519PrivateKey.from_private_bytes(OLD).sign(signed.encode()))
     with pytest.raises(ReceiptError, match=says):
@@ -121,6 +132,37 @@ def test_the_id_of_a_key_is_the_one_of_rfc_8037() -> None:
     seed = base64.urlsafe_b64decode("nWGxne_9WmC6hEr0kuwsxERJxWl7MmkZcDusAxyuf2A=")
     (made,) = chain(1, seed=seed)
     assert receipts.verify(made, key(seed)).key_id == "kPrK_qmxVWaYVA9wwBF6Iuo3vVzz7TxHCTwXBygrS4k"
+
+
+def test_commitments_and_the_proof_of_a_new_key_are_what_the_reference_says() -> None:
+    salt = receipts.salt(b"k" * 32, "e-1")
+    assert salt == hmac.digest(b"k" * 32, b"salt\x00e-1", "sha256")
+    made = hmac.digest(salt, "customer\x00é".encode(), "sha256")
+    assert receipts.commitment(salt, "customer", "é") == base64.urlsafe_b64encode(made).rstrip(b"=").decode()
+    said = json.loads(base64.urlsafe_b64decode(renewed(chain(1)).split(".")[1] + "=="))
+    raw, proof = (base64.urlsafe_b64decode(said.pop(name) + "==") for name in ("new_key", "new_key_proof"))
+    plain = json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
+    public = Ed25519PrivateKey.from_private_bytes(NEW).public_key()
+    assert raw == public.public_bytes(Encoding.Raw, PublicFormat.Raw)
+    public.verify(proof, b"shredsaver/v1/new-signing-key\x00" + raw + plain)
+
+
+def test_the_place_of_what_is_wrong_is_told() -> None:
+    made = chain(4)
+    for position in (2, 3, 4):
+        with pytest.raises(ReceiptError, match=f"receipt {position} of the chain"):
+            receipts.verify_chain([*made[: position - 1], *chain(1, start=9)], [key(OLD)])
+    with pytest.raises(ReceiptError, match="receipt 1 of the chain was signed with a key that is not among"):
+        receipts.verify_chain(chain(1, seed=FOREIGN), [key(OLD)])
+    head = base64.urlsafe_b64encode(b'{"kid":["x"]}').rstrip(b"=").decode()
+    with pytest.raises(ReceiptError, match="receipt 2 of the chain was signed with a key that is not among"):
+        receipts.verify_chain([made[0], ".".join((head, *made[1].split(".")[1:]))], [key(OLD)])
+
+
+def test_what_was_verified_cannot_be_edited() -> None:
+    verified = receipts.verify(chain(1)[0], key(OLD))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        verified.digest = ""  # type: ignore[misc]
 
 
 def test_a_receipt_has_one_form_and_a_longest_one() -> None:

@@ -143,10 +143,16 @@ def doctor(database: Database = None, keys: Keys = None, as_json: AsJson = False
         raise typer.Exit(1)
 
 
-def bench() -> None:
-    """Run the quick set of benchmarks."""
+def bench(
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Tiny sizes: shows that the benchmarks work here, and measures nothing.")
+    ] = False,
+    only: Annotated[str | None, typer.Option(help="Only those whose name matches this regular expression.")] = None,
+) -> None:
+    """Run the quick set of benchmarks, on SQLite. Exit status 1 if one failed, or none was chosen."""
     try:
         from shredsaver.benchmarks.__main__ import main as run_benchmarks  # type: ignore[import-not-found,unused-ignore]
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"the benchmarks need {error.name}: pip install 'shredsaver[bench]'") from None
-    raise typer.Exit(run_benchmarks(["--quick"]))
+    chosen = [] if only is None else ["--only", only]
+    raise typer.Exit(run_benchmarks(["--smoke" if smoke else "--quick", "--backend", "sqlite", *chosen]))

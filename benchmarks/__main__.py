@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,13 @@ def parser() -> argparse.ArgumentParser:
         "--from", metavar="FILE", type=Path, dest="source", help="measure nothing: report what FILE holds"
     )
     made.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    made.add_argument(
+        "--patience",
+        type=float,
+        default=TOO_LONG,
+        metavar="TIMES",
+        help="in a full run, how many times its time a benchmark may take before it is stopped (default: %(default)s)",
+    )
     made.add_argument("--directory", type=Path, help="where the databases stand while they are measured")
     made.add_argument(
         "--calibrate", action="store_true", help="baseline against itself: shows the noise of this machine"
@@ -150,7 +157,7 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str
                 start = time.perf_counter()
                 print(f"{backend}: {one.name} ...", end="", flush=True, file=sys.stderr)
                 try:
-                    _run(one, results, level, backend, directory, dsn, calibrate=options.calibrate)
+                    _run(one, results, level, backend, directory, dsn, options)
                 except Exception as error:  # noqa: BLE001 - the others are still to be measured, and the exit status tells
                     failures.append(Failure(one.name, backend, f"{type(error).__name__}: {error}"[:500]))
                     traceback.print_exc()
@@ -166,12 +173,12 @@ def _run(
     backend: Backend,
     directory: Path,
     dsn: str | None,
-    *,
-    calibrate: bool,
+    options: argparse.Namespace,
 ) -> None:
     """Adds one benchmark's results as they come."""
     seconds = one.seconds[backend]
-    with limited(TOO_LONG * seconds), bench(level, backend, directory, dsn, calibrate, seconds) as given:
+    limit = limited(options.patience * seconds) if level == "full" else nullcontext()
+    with limit, bench(level, backend, directory, dsn, options.calibrate, seconds) as given:
         for result in one.function(given):
             results.append(result)  # noqa: PERF402 - what was measured before a failure stays
 

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of a PostgreSQL server: counts round trips, cuts and stalls connections, adds latency."""
+"""A TCP proxy in front of a PostgreSQL server: counts Syncs, cuts and stalls connections, adds latency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from psycopg.conninfo import conninfo_to_dict
 
-_READY: Final = ord("Z")  # ReadyForQuery: the server's last word on everything up to a Sync, a round trip
+_SYNC: Final = ord("S")  # what the client sends behind all that the server shall answer together
 _CHUNK: Final = 65_536
 
 
@@ -29,7 +29,8 @@ class PostgresProxy:
         self._password = str(parts.get("password") or "")
         self.latency = latency
         """Seconds that each answer is held back."""
-        self.round_trips = 0
+        self.syncs = 0
+        """Syncs that clients sent and that were passed on: all in front of an answer that has come back."""
         self.connections = 0
         self._open = threading.Event()
         self._open.set()
@@ -112,7 +113,7 @@ class PostgresProxy:
 
     def count(self) -> None:
         with self._lock:
-            self.round_trips += 1
+            self.syncs += 1
 
 
 class _Link:
@@ -140,9 +141,11 @@ class _Link:
                 continue  # the other side was faster
 
     def _requests(self) -> None:
+        pending, header = b"", 0  # a connection's first message has no type in front of its length
         try:
             while data := self._client.recv(_CHUNK):
                 self._proxy.wait()
+                pending, header = self._count(pending + data, header)
                 if self.fatal is not None and self.fatal in data:
                     self._lost = True
                 self._server.sendall(data)
@@ -152,7 +155,6 @@ class _Link:
             self._end()
 
     def _answers(self) -> None:
-        pending = b""
         try:
             while data := self._server.recv(_CHUNK):
                 if self._lost:
@@ -161,24 +163,23 @@ class _Link:
                 if self._proxy.latency:
                     time.sleep(self._proxy.latency)
                 self._proxy.wait()
-                pending = self._count(pending + data)
                 self._client.sendall(data)
         except OSError:
             pass
         finally:
             self._end()
 
-    def _count(self, data: bytes) -> bytes:
-        """Counts the messages (a type byte and a length) that end a round trip, and gives back what is incomplete."""
+    def _count(self, data: bytes, header: int) -> tuple[bytes, int]:
+        """Counts the Syncs among whole messages; gives what is incomplete, and the bytes before the next length."""
         position = 0
-        while len(data) - position >= 5:
-            length = 1 + int.from_bytes(data[position + 1 : position + 5], "big")
+        while len(data) - position >= header + 4:
+            length = header + int.from_bytes(data[position + header : position + header + 4], "big")
             if len(data) - position < length:
                 break
-            if data[position] == _READY:
+            if header and data[position] == _SYNC:
                 self._proxy.count()
-            position += length
-        return data[position:]
+            position, header = position + length, 1
+        return data[position:], header
 
     def _end(self) -> None:
         self.cut()

@@ -267,13 +267,15 @@ class Walk:
         self.query = query
         self.after: Cursor | None = None
         self._left = limit
-        self._size = _FIRST_PAGE
+        self._size = _FIRST_PAGE if limit is None else min(_FIRST_PAGE, max(limit, 1))
         self.done = limit is not None and limit <= 0
 
     @property
     def size(self) -> int:
-        """Rows to look at for the next page."""
-        return self._size if self._left is None else min(self._size, max(self._left, 1))
+        """Rows to look at for the next page: more and more, since with a filter few of them may count."""
+        if self._left is None or self.query.wanted:
+            return self._size
+        return min(self._size, max(self._left, 1))
 
     def take(self, page: tuple[list[CheckpointTuple], Cursor | None]) -> list[CheckpointTuple]:
         """What to give of a page."""

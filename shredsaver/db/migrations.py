@@ -147,9 +147,32 @@ def migrate(location: str, *, auto_setup: bool) -> Plan[None]:
         ConfigurationError: The database belongs to another program.
         SchemaVersionError: Its schema is newer than this library, or older with ``auto_setup=False``.
     """
-    yield Begin("write" if auto_setup else "read")
-    if auto_setup:
+    yield Begin("read")
+    found = yield from _version(location)
+    if found < len(MIGRATIONS) and auto_setup:
+        yield Rollback()
+        # Another process may be at it just now: the lock is waited for, and then there may be nothing left to do.
+        yield Begin("write")
         yield from run(Statement(LOCK_SCHEMA), Statement(CREATE_SCHEMA))
+        found = yield from _version(location)
+    if found == len(MIGRATIONS):
+        yield Rollback()
+        return
+    if not auto_setup:
+        raise SchemaVersionError(
+            f"{location} has schema version {found}, {len(MIGRATIONS)} is needed: run `shredsaver init` with a role "
+            "that may create tables"
+        )
+    pending = [Statement(statement) for step in MIGRATIONS[found:] for statement in step]
+    if found == 0:
+        pending.insert(0, Statement(CREATE_META))
+    version_now = str(len(MIGRATIONS)).encode("ascii")
+    yield from run(*pending, Statement(PUT_META, ("schema_version", version_now)))
+    yield Commit()
+
+
+def _version(location: str) -> Plan[int]:
+    """The version of the schema that is there, 0 for none, within the open transaction. Errors as `migrate`."""
     (listed,) = yield from run(Statement(LIST_TABLES))
     tables = {row[0] for row in listed.rows}
     found = 0
@@ -170,17 +193,4 @@ def migrate(location: str, *, auto_setup: bool) -> Plan[None]:
         raise SchemaVersionError(
             f"{location} has schema version {found}, this library knows {len(MIGRATIONS)}: upgrade shredsaver"
         )
-    if found == len(MIGRATIONS):
-        yield Rollback()
-        return
-    if not auto_setup:
-        raise SchemaVersionError(
-            f"{location} has schema version {found}, {len(MIGRATIONS)} is needed: run `shredsaver init` with a role "
-            "that may create tables"
-        )
-    pending = [Statement(statement) for step in MIGRATIONS[found:] for statement in step]
-    if found == 0:
-        pending.insert(0, Statement(CREATE_META))
-    version_now = str(len(MIGRATIONS)).encode("ascii")
-    yield from run(*pending, Statement(PUT_META, ("schema_version", version_now)))
-    yield Commit()
+    return found

@@ -130,7 +130,8 @@ class AwsKeys(KeyPlace):
         operations, found = self.kms.operations, []
         with closing(sqlite3.connect(self.directory / "keys.db")) as connection:
             deployment = dict(connection.execute("SELECT name, value FROM key_meta"))["deployment"]
-        materials = {key.arn: key.latest.material for key in operations.keys.values()}
+        with operations._lock:  # a key may be made ahead at this moment
+            materials = {key.arn: key.latest.material for key in operations.keys.values()}
         for epoch in epochs:
             if not epoch.material:
                 continue

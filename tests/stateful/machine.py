@@ -79,6 +79,10 @@ class Deployment(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.shredders = [self.open(), self.open()]
+        self.some()
+
+    def some(self) -> None:
+        """Something to act on from the first step."""
 
     def open(self) -> Shredder:
         keys = self.keys.open()

@@ -126,10 +126,12 @@ class Rotations(RuleBasedStateMachine):
     def shred_or_enrol(self, at: int, really: int) -> None:
         if really:  # else there would be little time to rotate in
             return
+        if any(task.kind in ("shred", "enrol") for task in self.tasks):
+            return
         shredder = self.shredders[at]
         if self.dead:
             self.start(Task("enrol", Actor(lambda: shredder.enrol(WHO))))
-        elif not any(task.kind in ("shred", "enrol") for task in self.tasks):
+        else:
             self.start(Task("shred", Actor(lambda: shredder.shred(WHO))))
 
     @precondition(lambda self: self.tasks)

@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.stateful.clock import BEGIN, CLOCK, stopped
+from tests.stateful.databases import SqlitePlace
+from tests.stateful.keyplaces import LocalKeys
 
 PLAIN = settings(
     deadline=None,
@@ -45,6 +47,8 @@ def run(machine: Any, home: Path, database: Any, keys: Any, limits: settings) ->
             finally:
                 shutil.rmtree(self.home)
 
+    if limits.max_examples == LONG.max_examples and (database, keys) != (SqlitePlace, LocalKeys):
+        limits = settings(limits, max_examples=limits.max_examples // 2)  # each takes several times as long
     with stopped():
         run_state_machine_as_test(Here, settings=limits)
     return Here

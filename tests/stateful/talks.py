@@ -131,5 +131,5 @@ def go_on(flow: Any, here: dict[str, Any], text: str, durability: str) -> None:
     state = flow.get_state(here, subgraphs=True)
     if state.interrupts or not any(text in item for item in state.values.get("items", ())):
         turn(flow, here, text, durability)
-    elif state.next:
+    elif state.tasks:  # also where all are done, and nobody has come to the next checkpoint
         flow.invoke(None, here, durability=durability)

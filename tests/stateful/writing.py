@@ -16,12 +16,22 @@ from tests.stateful.model import Kept, Person, Saved, alike, expected, latest, o
 from tests.stateful.talks import Noted, go_on, graph, turn
 from tests.support.checkpoints import config
 
-LINES, TALKS = ("0", "1"), ("talk",)
-KEYS = st.sampled_from("ab")
+LINES = ("0", "1")
+KEYS, PICK = st.sampled_from("ab"), st.integers(0, 3)
+MOST_THREADS = 4
 
 
 class Writing(Deployment):
     """Threads by single calls and by graphs, items with and without an end."""
+
+    def some(self) -> None:
+        """So that there is something to act on from the first step."""
+        for number in LINES:
+            for long in (True, False):
+                self.put("c-0", Way(), number, long, known=False, fork=False)
+        self.put("c-1", Way(1), "0", long=False, known=False, fork=False)
+        self.put_writes("c-1", Way(), "0", 0, long=True)
+        self.put_item("c-0", Way(), "a", long=False, minutes=1.5)
 
     @rule(
         name=WHO, way=WAYS, number=st.sampled_from(LINES), long=st.booleans(), known=st.booleans(), fork=st.booleans()
@@ -133,11 +143,15 @@ class Writing(Deployment):
 
     # -- threads ----------------------------------------------------------------------------------------------------
 
-    @rule(name=WHO, way=WAYS, number=st.sampled_from(LINES + TALKS))
-    def copy_thread(self, name: str, way: Way, number: str) -> None:
-        source = self.thread(name, number)
-        person = self.model[name]
-        if not person.threads.get(source) or len(person.threads) > 4:
+    def existing(self, name: str, pick: int) -> str | None:
+        """One of a customer's threads that have checkpoints."""
+        there = sorted(thread for thread, saved in self.model[name].threads.items() if latest(saved))
+        return there[pick % len(there)] if there else None
+
+    @rule(name=WHO, way=WAYS, pick=PICK)
+    def copy_thread(self, name: str, way: Way, pick: int) -> None:
+        source = self.existing(name, pick)
+        if source is None or len(self.model[name].threads) > MOST_THREADS:
             return
         self.counter += 1
         target = self.thread(name, f"copy {self.counter}")
@@ -150,7 +164,7 @@ class Writing(Deployment):
     @rule(name=WHO, way=WAYS, number=st.sampled_from(LINES))
     def prune(self, name: str, way: Way, number: str) -> None:
         thread = self.thread(name, number)
-        if not self.model[name].threads.get(thread):
+        if not latest(self.model[name].threads.get(thread, {})):
             return
 
         def change(person: Person) -> None:
@@ -162,13 +176,15 @@ class Writing(Deployment):
 
         self.do(name, way, deeds.prune, thread, change=change, held=True)
 
-    @rule(name=WHO, way=WAYS, number=st.sampled_from(LINES + TALKS))
-    def delete_thread(self, name: str, way: Way, number: str) -> None:
-        person, thread = self.model[name], self.thread(name, number)
-        if person.shredded or thread not in person.threads:
-            assert self.attempt(Way(way.at), deeds.delete_thread, thread) == ("done", None)
+    @rule(name=WHO, way=WAYS, pick=PICK)
+    def delete_thread(self, name: str, way: Way, pick: int) -> None:
+        thread = self.existing(name, pick)
+        if thread is None:
+            gone = self.thread(name, "0")
+            if not self.model[name].threads.get(gone):
+                assert self.attempt(Way(way.at), deeds.delete_thread, gone) == ("done", None)
             return
-        self.do(name, way, deeds.delete_thread, thread, change=lambda p: p.threads.pop(thread), held=True, writes=False)
+        self.do(name, way, deeds.delete_thread, thread, change=lambda person: person.threads.pop(thread), held=True)
 
     # -- items ------------------------------------------------------------------------------------------------------
 
@@ -206,7 +222,7 @@ class Writing(Deployment):
         going = {
             (name, key)
             for name, person in self.model.items()
-            if not person.keeps(CLOCK.now)
+            if not person.keeps(CLOCK.now) and person.state != "restricted"
             for key, item in person.items.items()
             if not item.there(CLOCK.now)
         }

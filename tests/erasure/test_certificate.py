@@ -60,9 +60,7 @@ def certified(shredder: Any, receipt: str) -> Page:
     return Page(text)
 
 
-def test_everything_has_its_place_and_nothing_is_from_outside(
-    call: Caller, make_shredder: Callable[..., Any]
-) -> None:
+def test_everything_has_its_place_and_nothing_is_from_outside(call: Caller, make_shredder: Callable[..., Any]) -> None:
     notes = Notes()
     shredder = make_shredder(targets=[notes])
     put(call, shredder.saver, config(), {"x": 1})

@@ -72,6 +72,7 @@ class AwsKeyService(StoredKeyService):
         create: Whether a key store that does not exist yet is made.
         calls: Requests to AWS KMS, for tests.
         clock: Gives the present in UTC.
+        older: Do not compare key store and KMS keys: `survey` and `adopt` are what may follow.
 
     Raises:
         KeyNotFoundError: There is no key store, with ``create`` false.
@@ -99,6 +100,7 @@ class AwsKeyService(StoredKeyService):
         create: bool = True,
         calls: KmsCalls | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        older: bool = False,
     ) -> None:
         if slot not in ("shared", "customer"):
             raise ConfigurationError(f"slot is {slot!r}; it must be 'shared' or 'customer'")
@@ -123,14 +125,14 @@ class AwsKeyService(StoredKeyService):
             )
             self._calls = kms
             durable = _nothing if single_copy else partial(_check_standbys, database)
-            super().__init__(database, self._aws, durable=durable, clock=clock)
+            super().__init__(database, self._aws, durable=durable, clock=clock, older=older)
         except BaseException:
             database.close()
             raise
         self._rotation = _SharedRotation(database, self._aws, self._store, durable)
 
     @classmethod
-    def from_uri(cls, uri: str, *, create: bool = True) -> Self:
+    def from_uri(cls, uri: str, *, create: bool = True, older: bool = False) -> Self:
         """Opens ``awskms:?store=PATH-OR-URL``.
 
         Options are ``region``, ``slots``, ``slot``, ``erasure``, ``days``, ``spares``, ``window``, ``outage``,
@@ -164,7 +166,7 @@ class AwsKeyService(StoredKeyService):
         for name in ("single-copy", "same-database"):
             if name in given:
                 arguments[name.replace("-", "_")] = _flag(name, arguments.pop(name))
-        return cls(store, create=create, **arguments)
+        return cls(store, create=create, older=older, **arguments)
 
     def bind(self, fingerprint: str) -> None:
         """Notes the database that this key store belongs to.

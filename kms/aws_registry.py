@@ -41,6 +41,9 @@ _TABLES: Final = (
 )
 _COLUMNS: Final = "nonce, since, arn, token_until, state, slot, epoch, proven_at, deletion_at, cancelled"
 _ADD: Final = sql(f"INSERT INTO key_kms ({_COLUMNS}) VALUES (?, ?, '', '', 0, ?, ?, '', '', 0)")
+_STRAY: Final = sql(
+    f"INSERT INTO key_kms ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (nonce) DO NOTHING"
+)
 _OF_EPOCH: Final = sql(f"SELECT {_COLUMNS} FROM key_kms WHERE slot = ? AND epoch = ? AND state IN (0, 1, 2, 3)")
 _SPARE_GET: Final = sql(f"SELECT {_COLUMNS} FROM key_kms WHERE state = 2 AND slot = -1 ORDER BY since LIMIT 1")
 _SPARE_TAKE: Final = sql(
@@ -202,6 +205,10 @@ class Registry:
             return given_up
 
         return self._database.run(plan)
+
+    def stray(self, key: KmsKey) -> None:
+        """Records a key that another copy of this key store had made."""
+        self._write(_STRAY, *key)
 
     def lose(self, key: KmsKey) -> None:
         """Gives a key up whose ARN is not known: should it turn up, it is deleted."""

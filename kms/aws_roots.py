@@ -26,8 +26,9 @@ from shredsaver.kms.aws_ending import Destroyer, Doomed
 from shredsaver.kms.aws_errors import KmsKeyMissingError, KmsKeyPendingDeletionError, KmsKeyPendingImportError
 from shredsaver.kms.aws_making import SUCCESSOR, TAG, KeyMaker, TakenOverError, log_tag
 from shredsaver.kms.aws_material import PUT_OFF, RootMaterial
+from shredsaver.kms.aws_older import OlderStore
 from shredsaver.kms.aws_registry import Registry
-from shredsaver.kms.roots import Anchor, Death, Epoch
+from shredsaver.kms.roots import Anchor, Death, Epoch, Standing
 
 Erasure = Literal["material", "scheduled"]
 
@@ -284,7 +285,8 @@ class AwsRoots:
             return error
         return KeyStoreStaleError(
             f"slot {epoch.slot} has gone on to epoch {successor}, the key store is at {epoch.epoch}: "
-            "it is an older copy, whose keys are destroyed; use the current key store"
+            "it is an older copy, whose keys are destroyed; use the current key store. If it is lost, `keys adopt` "
+            "takes this one into use for the slots that still open"
         )
 
     def _newer(self, epoch: Epoch) -> str | None:
@@ -341,6 +343,14 @@ class AwsRoots:
             chosen = own + random.sample(others, _CHECKED - len(own))
         return [anchor for epoch in chosen if (anchor := self._check(epoch)) is not None]
 
+    def survey(self, live: Sequence[Epoch], *, take_over: bool = False) -> tuple[list[Standing], list[Anchor]]:
+        """How an older key store stands to the account, and what its roots have seen. See `shredsaver.kms.adoption`."""
+        older = OlderStore(
+            self._calls, self._registry, self._deployment, lambda epoch: self.open(epoch, fresh=True), self._context
+        )
+        standings, anchors = older.survey(live, take_over=take_over)
+        return standings, [anchor for tag in anchors if (anchor := _anchor(tag)) is not None]
+
     def _check(self, epoch: Epoch) -> Anchor | None:
         material = RootMaterial.unpack(epoch)
         missing = KmsKeyMissingError(f"{material.arn}: the key of slot {epoch.slot} is not in this account and Region")
@@ -352,11 +362,7 @@ class AwsRoots:
             raise self._explained(epoch, material, missing)
         if tags.get(f"{TAG}deployment") != self._deployment.hex():
             raise KeyNotFoundError(f"{material.arn}: the key's tags do not name this deployment; they were changed")
-        length, _, head = tags.get(f"{TAG}log", "").partition("-")
-        try:
-            return Anchor(int(length), bytes.fromhex(head))
-        except ValueError:
-            return None
+        return _anchor(tags.get(f"{TAG}log", ""))
 
     def close(self) -> None:
         """Forgets cached roots, and stops making keys ahead."""
@@ -377,6 +383,14 @@ class AwsRoots:
 
 def _words(slots: int | None) -> str:
     return "slot=customer" if slots == CUSTOMER_SLOTS else f"slots={slots}"
+
+
+def _anchor(tag: str) -> Anchor | None:
+    length, _, head = tag.partition("-")
+    try:
+        return Anchor(int(length), bytes.fromhex(head))
+    except ValueError:
+        return None
 
 
 def _go_on() -> None:

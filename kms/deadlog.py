@@ -103,7 +103,8 @@ def compare(anchors: Sequence[Anchor]) -> Plan[None]:
     if log.rows[0][0] < longest.length:
         raise KeyStoreStaleError(
             f"the key store knows {log.rows[0][0]} tombstones, its roots have seen {longest.length}: it is an older "
-            "copy. Restore a current copy or mirror of the key store; customers shredded since then must not come back"
+            "copy. Restore a current copy or mirror of the key store; customers shredded since then must not come "
+            "back. If there is none, `keys adopt` takes this one into use"
         )
     for length, head in sorted(set(anchors)):
         if length:

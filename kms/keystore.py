@@ -24,14 +24,15 @@ from shredsaver.errors import (
     KeyStoreStaleError,
     UnsealError,
 )
-from shredsaver.kms import destruction, rows, schema
+from shredsaver.kms import adoption, destruction, rows, schema
 from shredsaver.kms._steps import step
+from shredsaver.kms.adopting import Adopting
 from shredsaver.kms.driver import KeyDatabase
 from shredsaver.kms.holding import Holding
 from shredsaver.kms.inspection import inspect
 from shredsaver.kms.records import DeploymentSecrets, Destruction, KeyRecord, Report, Tombstone
 from shredsaver.kms.replies import busy, check, conflict, shredded, text
-from shredsaver.kms.roots import Epoch, Roots
+from shredsaver.kms.roots import Anchor, Epoch, Roots
 from shredsaver.kms.rotation import Rotation
 from shredsaver.kms.wrapping import (
     KEY_BYTES,
@@ -51,7 +52,7 @@ _DEPLOYMENT: Final = b""  # the token of the deployment's own record: no custome
 _SECRETS: Final = 4  # of 32 bytes each, in the order of `DeploymentSecrets`
 
 
-class StoredKeyService(Holding):
+class StoredKeyService(Holding, Adopting):
     """Keeps secrets in a database under erasable roots. Implements `KeyService`.
 
     Args:
@@ -62,6 +63,7 @@ class StoredKeyService(Holding):
             store that could come into use.
         clock: Gives the present in UTC.
         deployment: The deployment that a new key store is made for, when escrowed secrets are restored.
+        older: Do not compare key store and roots: `survey` and `adopt` are what may follow.
 
     Raises:
         KeyStoreStaleError: The key store is older than its roots.
@@ -77,6 +79,7 @@ class StoredKeyService(Holding):
         durable: Callable[[], None] = lambda: None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         deployment: bytes | None = None,
+        older: bool = False,
     ) -> None:
         if not roots.shared and database.location.startswith("postgresql:"):
             raise ConfigurationError(
@@ -94,10 +97,18 @@ class StoredKeyService(Holding):
         step("identified")
         roots.attach(self._store.deployment, fresh=fresh)
         self._rotation = Rotation(database, roots, self._store, durable)
-        with roots.exclusive():
-            # Else a rotation in between makes the key store look older than its roots.
-            anchors = roots.check(database.run(rows.claimed))
-        database.run(partial(rows.compare, anchors))
+        self._opened = False
+        if not older:
+            self._open_up()
+
+    def _open_up(self) -> None:
+        """Compares key store and roots, and rolls forward what a crash left half done."""
+        if self._opened:
+            return
+        if (note := self._database.run(partial(rows.get_meta, adoption.NOTE))) is not None:
+            self._finish_adoption(note)
+        self._database.run(partial(rows.compare, self._anchors()))
+        self._opened = True
         try:
             self.resume()
         except (UnsealError, FormatError) as error:
@@ -300,6 +311,11 @@ class StoredKeyService(Holding):
         wanted = b"".join((secrets.lookup_key, secrets.log_key, secrets.receipt_key, secrets.signing_key))
         if self._add(_DEPLOYMENT, wanted, enrol=False).secret != wanted:
             raise ConfigurationError("the key store has secrets of its own, which are not the escrowed ones")
+
+    def _anchors(self) -> Sequence[Anchor]:
+        with self._roots.exclusive():
+            # Else a rotation in between makes the key store look older than its roots.
+            return self._roots.check(self._database.run(rows.claimed))
 
     def rotate(self) -> int:
         """Puts every slot under a new root. See `KeyService.rotate`."""

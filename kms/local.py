@@ -53,6 +53,7 @@ class LocalKeyService(StoredKeyService):
         create: Whether a missing directory is made.
         clock: Gives the present in UTC.
         deployment: The deployment that a new key store is made for, when escrowed secrets are restored.
+        older: Do not compare ``keys.db`` and roots: `survey` and `adopt` are what may follow.
 
     Raises:
         KeyNotFoundError: There is no key store (with ``create`` false), or its file of roots is missing.
@@ -73,6 +74,7 @@ class LocalKeyService(StoredKeyService):
         create: bool = True,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         deployment: bytes | None = None,
+        older: bool = False,
     ) -> None:
         if not 1 <= slots <= 65536:  # noqa: PLR2004
             raise ConfigurationError(f"slots is {slots}; it must be 1 to 65536")
@@ -98,16 +100,18 @@ class LocalKeyService(StoredKeyService):
                     durable=partial(_durable, database, len(databases)),
                     clock=clock,
                     deployment=deployment,
+                    older=older,
                 )
-                with provider.exclusive():
-                    provider.sweep(self._database.run(settled))
+                if not older:
+                    with provider.exclusive():
+                        provider.sweep(self._database.run(settled))
         except BaseException:
             provider.close()
             database.close()
             raise
 
     @classmethod
-    def from_uri(cls, uri: str, *, create: bool = True, deployment: bytes | None = None) -> Self:
+    def from_uri(cls, uri: str, *, create: bool = True, deployment: bytes | None = None, older: bool = False) -> Self:
         """Opens ``file:DIR``, with options behind a question mark, joined by ``&``.
 
         They are ``passphrase-env=NAME`` (the variable that holds it), ``roots=PATH``, ``mirror=DIR`` (repeatable),
@@ -146,6 +150,7 @@ class LocalKeyService(StoredKeyService):
             kdf=options.get("kdf", ["argon2id"])[-1],
             create=create,
             deployment=deployment,
+            older=older,
         )
 
 

@@ -12,7 +12,7 @@ from shredsaver.errors import ConfigurationError, KeyNotFoundError, KeyServiceEr
 from shredsaver.kms.directory import check_private
 from shredsaver.kms.locking import locked
 from shredsaver.kms.passphrase import Parameters, protect, unlock
-from shredsaver.kms.roots import Anchor, Death, Epoch
+from shredsaver.kms.roots import Anchor, Death, Epoch, Standing
 from shredsaver.kms.rootsfile import Root, RootsFile, seal_root, unseal_root
 from shredsaver.kms.wrapping import new_key
 
@@ -116,6 +116,26 @@ class LocalRoots:
                 self._heal(there[epoch])
         return [root.anchor for roots in found.values() for root in roots.values()]
 
+    def survey(self, live: Sequence[Epoch], *, take_over: bool = False) -> tuple[list[Standing], list[Anchor]]:  # noqa: ARG002 - files need no taking over
+        """How an older key store stands to the files, and what all roots have seen. See `shredsaver.kms.adoption`.
+
+        Raises:
+            KeyNotFoundError: The files are older than the key store, or damaged.
+        """
+        known = {epoch.slot: epoch.epoch for epoch in live}
+        found: dict[int, dict[int, Root]] = {}
+        for file in self._files:
+            for root in file.scan():
+                found.setdefault(root.slot, {})[root.epoch] = root
+        standings = []
+        for slot in sorted(found.keys() | known.keys()):
+            epoch, there = known.get(slot, 0), found.get(slot, {})
+            newest = max(there, default=0)
+            if newest < epoch:
+                raise self._missing(self._files[0], slot, epoch)
+            standings.append(Standing(slot, epoch, newest, epoch in there))
+        return standings, [root.anchor for roots in found.values() for root in roots.values()]
+
     def _heal(self, live: Root) -> None:
         """Gives a file the live root it lacks."""
         for file in self._files:
@@ -186,7 +206,8 @@ class LocalRoots:
     def _stale(slot: int, epoch: int, found: int) -> KeyStoreStaleError:
         return KeyStoreStaleError(
             f"the key store has slot {slot} at epoch {epoch}, its roots are at {found}: it is an older copy. Restore a "
-            "current copy or mirror of keys.db; what was shredded since then must not come back"
+            "current copy or mirror of keys.db; what was shredded since then must not come back. If there is none, "
+            "`keys adopt` takes this one into use for the slots that still open"
         )
 
     @staticmethod

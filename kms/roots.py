@@ -43,6 +43,24 @@ class Epoch:
     idle: bool = field(default=False, compare=False)
 
 
+class Standing(NamedTuple):
+    """A slot of a key store that is older than its roots.
+
+    Attributes:
+        slot: The slot.
+        epoch: Where the key store has it; 0 where it does not know it.
+        newest: The newest epoch that the roots have of it.
+        readable: Whether the root of ``epoch`` is still there, so that what the key store has of the slot opens.
+        material: What takes the newest root over, see `Epoch.material`; that root is destroyed in its turn.
+    """
+
+    slot: int
+    epoch: int
+    newest: int
+    readable: bool
+    material: bytes = b""
+
+
 @dataclass(frozen=True)
 class Death:
     """What is known of a root's end.

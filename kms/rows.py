@@ -182,3 +182,9 @@ def get_meta(name: str) -> Plan[bytes | None]:
     yield Begin("read")
     (found,) = yield from run(Statement(schema.META_GET, (name,)), commit=True)
     return bytes(found.rows[0][0]) if found.rows else None
+
+
+def drop_meta(name: str) -> Plan[None]:
+    """Forgets a noted value."""
+    yield Begin("write")
+    yield from run(Statement(schema.META_DROP, (name,)), commit=True)

@@ -62,6 +62,7 @@ META_GET: Final = sql("SELECT value FROM key_meta WHERE name = ?")
 META_PUT: Final = sql(
     "INSERT INTO key_meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
+META_DROP: Final = sql("DELETE FROM key_meta WHERE name = ?")
 META_ADD: Final = sql("INSERT INTO key_meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING")
 LOG_ADD: Final = sql("INSERT INTO key_log (one, length, head) VALUES (1, 0, ?) ON CONFLICT (one) DO NOTHING")
 
@@ -116,6 +117,15 @@ EPOCH_LIVE: Final = sql(
 EPOCH_STATE: Final = sql("UPDATE key_epochs SET state = ?, proof = ? WHERE slot = ? AND epoch = ?")
 EPOCH_NOTE: Final = sql("UPDATE key_epochs SET material = ? WHERE slot = ? AND epoch = ?")
 
+EPOCH_PUT: Final = sql(
+    "INSERT INTO key_epochs (slot, epoch, state, material, proof) VALUES (?, ?, ?, ?, ?)"
+    " ON CONFLICT (slot, epoch) DO UPDATE SET state = excluded.state, material = excluded.material,"
+    " proof = excluded.proof"
+)
+
+WRAPS_ALL: Final = sql("SELECT slot, customer FROM key_wraps ORDER BY slot, customer")
+WRAPS_DROP_SLOT: Final = sql("DELETE FROM key_wraps WHERE slot = ?")
+WRAPS_DROP_TO: Final = sql("DELETE FROM key_wraps WHERE slot = ? AND customer = ? AND generation <= ?")
 WRAPS_ANY: Final = sql("SELECT 1 FROM key_wraps WHERE slot = ? LIMIT 1")
 WRAPS_OF_SLOT: Final = sql(
     "SELECT customer, generation, epoch, key_version, wrapped FROM key_wraps WHERE slot = ?"
@@ -159,6 +169,8 @@ TREE_PUT: Final = sql(
     "INSERT INTO key_trees (customer, generation, sealed) VALUES (?, ?, ?)"
     " ON CONFLICT (customer, generation) DO UPDATE SET sealed = excluded.sealed"
 )
+TREES_DROP_TO: Final = sql("DELETE FROM key_trees WHERE customer = ? AND generation <= ?")
+TREES_DROP_SLOT: Final = sql("DELETE FROM key_trees WHERE customer IN (SELECT customer FROM key_wraps WHERE slot = ?)")
 TREES_DROP: Final = sql("DELETE FROM key_trees WHERE customer = ?")
 
 _TOMBSTONE: Final = (

@@ -92,7 +92,7 @@ class Restoring:
         if self._journal is not None:
             told = yield from call(partial(self._journal.read_after, *heads[4:]))
         journal = [*sources, *told[0]]
-        log, damaged, last = yield from self._log(heads)
+        log, damaged, last = yield from log_of_dead(self._core, heads)
         rows = yield from self._rows(list(latest([*by_keys, *log, *journal])))
         first = (stones[-1].seq, stones[-1].chain) if stones else heads[:2]
         return compare(by_keys, log, journal, rows), damaged, Heads(*first, *last, *told[1:])
@@ -104,30 +104,6 @@ class Restoring:
         found = self._keys.tombstones(heads.key_seq - 1)
         known = found and (found[0].seq, found[0].chain) == heads[:2]
         return found[1:] if known else None
-
-    def _log(self, heads: Heads) -> Plan[tuple[list[Dead], list[int], tuple[int, bytes]]]:
-        """Who is dead by the database's log, the positions at which its chain does not hold, and its last entry."""
-        dead: list[Dead] = []
-        damaged: list[int] = []
-        seq, previous = heads.log_seq, heads.log_chain
-        while True:
-            yield Begin("read")
-            page, counter = yield from run(Statement(LOG_PAGE, (seq,)), Statement(GET_COUNTER, LOG_COUNTER))
-            yield Commit()
-            if not page.rows:
-                if counter.rows and int(counter.rows[0][0]) != seq + 1:  # the last entries are missing
-                    damaged.append(seq + 1)
-                return dead, damaged, (seq, previous)
-            for row in page.rows:
-                try:
-                    one: Erasure | None = self._core.erasure(row[:7])
-                except RevocationLogDamagedError:
-                    one = None
-                if one is None or row[0] != seq + 1 or chained(self._core, previous, one) != bytes(row[7]):
-                    damaged.append(int(row[0]))
-                if one is not None and one.state not in (SCHEDULED, CANCELLED):
-                    dead.append(Dead(one.customer, one.generation, one.record.get("revoked_at", "")))
-                seq, previous = int(row[0]), bytes(row[7])
 
     def _rows(self, tokens: Sequence[bytes]) -> Plan[dict[bytes, Standing]]:
         """What the rows of some customers say; an altered one counts as in use, so that every other record wins."""
@@ -189,3 +165,28 @@ class Restoring:
                 yield from run(Statement(RENUMBER, (seq, stored[5], stored[6], chain, position)))
                 previous = chain
         yield from run(Statement(RESET_COUNTER, (seq + 1, *LOG_COUNTER)), commit=True)
+
+
+def log_of_dead(core: Core, heads: Heads) -> Plan[tuple[list[Dead], list[int], tuple[int, bytes]]]:
+    """Who is dead by the database's log, the positions at which its chain does not hold, and its last entry."""
+    dead: list[Dead] = []
+    damaged: list[int] = []
+    seq, previous = heads.log_seq, heads.log_chain
+    while True:
+        yield Begin("read")
+        page, counter = yield from run(Statement(LOG_PAGE, (seq,)), Statement(GET_COUNTER, LOG_COUNTER))
+        yield Commit()
+        if not page.rows:
+            if counter.rows and int(counter.rows[0][0]) != seq + 1:  # the last entries are missing
+                damaged.append(seq + 1)
+            return dead, damaged, (seq, previous)
+        for row in page.rows:
+            try:
+                one: Erasure | None = core.erasure(row[:7])
+            except RevocationLogDamagedError:
+                one = None
+            if one is None or row[0] != seq + 1 or chained(core, previous, one) != bytes(row[7]):
+                damaged.append(int(row[0]))
+            if one is not None and one.state not in (SCHEDULED, CANCELLED):
+                dead.append(Dead(one.customer, one.generation, one.record.get("revoked_at", "")))
+            seq, previous = int(row[0]), bytes(row[7])

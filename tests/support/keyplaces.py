@@ -33,12 +33,12 @@ class KeyPlace(ABC):
         """Copies all that can be copied, as a backup would. Gives the URI that opens the copy."""
 
     @abstractmethod
-    def forget_copy(self) -> None:
-        """Makes room for another copy."""
+    def save(self) -> Any:
+        """The key store as it is now, without its roots."""
 
     @abstractmethod
-    def put_back(self) -> None:
-        """Puts the key store as it was when it was copied last in the place of the present one; roots stay."""
+    def load(self, saved: Any) -> None:
+        """Puts back what `save` gave; roots stay."""
 
     @abstractmethod
     def execute(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
@@ -61,11 +61,11 @@ class LocalPlace(KeyPlace):
         shutil.copytree(self.directory, self.older)
         return f"file:{self.older}?slots=2"
 
-    def forget_copy(self) -> None:
-        shutil.rmtree(self.older)
+    def save(self) -> Any:
+        return (self.directory / "keys.db").read_bytes()
 
-    def put_back(self) -> None:
-        shutil.copy(self.older / "keys.db", self.directory / "keys.db")
+    def load(self, saved: Any) -> None:
+        (self.directory / "keys.db").write_bytes(saved)
 
     def execute(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return SqliteBackend(self.directory / "keys.db").execute(statement, params)
@@ -91,11 +91,11 @@ class AwsPlace(KeyPlace):
         shutil.copymode(self.store, self.older)
         return self._uri(str(self.older))
 
-    def forget_copy(self) -> None:
-        self.older.unlink()
+    def save(self) -> Any:
+        return self.store.read_bytes()
 
-    def put_back(self) -> None:
-        shutil.copy(self.older, self.store)
+    def load(self, saved: Any) -> None:
+        self.store.write_bytes(saved)
 
     def execute(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return SqliteBackend(self.store).execute(statement, params)
@@ -107,21 +107,17 @@ class AwsPostgresPlace(AwsPlace):
     def __init__(self, kms: KmsServer, database: PostgresBackend) -> None:
         self.kms, self.database = kms, database
         self.uri = self._uri(database.url)
-        self._older: PostgresBackend | None = None
 
     def copy(self) -> str:
-        self._older = self.database.copy()
-        return self._uri(self._older.url)
+        return self._uri(self.database.copy().url)
 
-    def forget_copy(self) -> None:
-        self.database.drop_copies()
+    def save(self) -> Any:
+        names = self.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema")
+        return {name: self.execute(f"SELECT * FROM {name}") for (name,) in names}
 
-    def put_back(self) -> None:
-        """Fills the tables with the copy's rows, as restoring a dump of the data alone does."""
-        assert self._older is not None
-        names = [name for (name,) in self.execute("SELECT tablename FROM pg_tables WHERE schemaname = current_schema")]
-        for name in names:
-            rows = self._run(self._older.url, f"SELECT * FROM {name}")
+    def load(self, saved: Any) -> None:
+        """Fills the tables anew, as restoring a dump of the data alone does."""
+        for name, rows in saved.items():
             self.execute(f"DELETE FROM {name}")
             for row in rows:
                 self.execute(f"INSERT INTO {name} VALUES ({', '.join('?' * len(row))})", row)

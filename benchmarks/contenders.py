@@ -184,3 +184,4 @@ PLAIN: dict[Backend, Contender] = {"sqlite": SQLITE, "postgres": POSTGRES}
 ENCRYPTED: dict[Backend, Contender] = {"sqlite": SQLITE_ENCRYPTED, "postgres": POSTGRES_ENCRYPTED}
 PLAIN_ASYNC: dict[Backend, AsyncContender] = {"sqlite": SQLITE_ASYNC, "postgres": POSTGRES_ASYNC}
 BY_NAME = {one.name: one for one in (OURS, *PLAIN.values(), *ENCRYPTED.values())}
+ASYNC_BY_NAME = {one.name: one for one in (OURS_ASYNC, *PLAIN_ASYNC.values())}

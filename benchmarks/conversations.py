@@ -7,8 +7,8 @@ from contextlib import ExitStack
 
 from .agents import GraphOf, Turn, create_agent_graph, speak, state_graph, turns
 from .contenders import PLAIN, Place
-from .harness import timed
-from .results import Result
+from .harness import power, timed
+from .results import POWER, Result
 from .sizes import data_bytes, key_bytes
 from .suite import Bench, benchmark
 from .targets import CONVERSATION, CREATE_AGENT, GROWTH, SIZE, STATE_GRAPH
@@ -30,17 +30,18 @@ class _Run:
         self.seconds += timed(lambda: speak(self.graph, turn, THREAD))
 
 
-@benchmark("conversation", quick=True)
+@benchmark("conversation", sqlite=135, postgres=30, quick=True)
 def conversations(bench: Bench) -> Iterator[Result]:
     """100 turns of both graph shapes, turn by turn in turns, and the disk at milestones on the way to 1,000."""
-    both = bench.pick(4, 100, 300)
-    ours_alone = bench.pick(8, 200, 1000)
+    small = bench.level == "full" and bench.backend == "postgres"  # SQLite has shown the long curves already
+    both = 100 if small else bench.pick(4, 100, 300)
+    ours_alone = 200 if small else bench.pick(8, 200, 1000)
     milestones = bench.pick((2, 4), (25, 50, 100), (10, 25, 50, 100, 200, 300))
-    milestones_alone = bench.pick((8,), (200,), (500, 1000))
+    milestones_alone = (200,) if small else bench.pick((8,), (200,), (500, 1000))
     wall_turns = bench.pick(4, 100, 100)
     for shape, graph_of in SHAPES.items():
         times: list[tuple[float, float]] = []
-        for repeat in range(bench.pick(1, 2 if shape == CREATE_AGENT else 1, 5)):
+        for repeat in range(bench.pick(1, 2 if shape == CREATE_AGENT else 1, 2 if small else 4)):
             longest = repeat == 0  # sizes do not vary: once is enough
             with ExitStack() as stack:
                 script = turns(ours_alone if longest else wall_turns)
@@ -59,6 +60,12 @@ def conversations(bench: Bench) -> Iterator[Result]:
         name = PLAIN[bench.backend].name
         yield bench.result(CONVERSATION, f"{shape}, {wall_turns} turns", name, "s", ours, theirs)
         yield from _sizes(bench, shape, name, sizes)
+        ours_by_turns, theirs_by_turns = (sorted(one.items()) for one in sizes)
+        yield from bench.order(SIZE, f"turns of {shape}", name, ours_by_turns, theirs_by_turns)
+        far = [point for point in ours_by_turns if point[0] * 10 >= ours_by_turns[-1][0]]
+        if ours_by_turns[-1][0] > both and len(far) > 2:
+            case = f"{far[0][0]:,} to {far[-1][0]:,} turns of {shape}"
+            yield bench.alone(f"order of {SIZE}", case, POWER, power(far))
         yield bench.alone("bytes of the key store", f"{shape}, one customer", "bytes", keys)
 
 

@@ -74,10 +74,10 @@ def _shred(shredder: Any) -> Iterator[float]:
         yield time.perf_counter() - start
 
 
-@benchmark("growth by threads", ours_only=True)
+@benchmark("growth by threads", sqlite=30, postgres=25, ours_only=True)
 def by_threads(bench: Bench) -> Iterator[Result]:
     """A superstep, and a whole shred with its purge, beside many threads of others and beside ten."""
-    for many in bench.pick((100,), (1_000, 100_000), (1_000, 100_000)):
+    for many in bench.pick((100,), (1_000, 30_000), (1_000, 30_000)):
         places = {"ours": bench.place(), "theirs": bench.place()}
         with ExitStack() as stack:
             steps, shreds = {}, {}
@@ -89,6 +89,8 @@ def by_threads(bench: Bench) -> Iterator[Result]:
                 shreds[name] = _shred(shredder).__next__
             case, baseline = f"{many:,} threads", f"shredsaver, {FEW} threads"
             for figure, samples in (("superstep write, by threads", steps), ("shred with purge, by threads", shreds)):
-                series = rounds(samples, seconds=bench.pick(0.2, 2.0, 10.0), least=bench.pick(2, 8, 20), warm_up=2)
+                series = rounds(
+                    samples, seconds=bench.pick(0.2, 2.0, bench.share(0.17)), least=bench.pick(2, 8, 12), warm_up=2
+                )
                 yield bench.result(figure, case, baseline, "ms", series["ours"], series["theirs"], MILLISECONDS)
         bench.discard(*places.values())

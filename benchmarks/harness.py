@@ -8,6 +8,7 @@ taken within the round.
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +67,18 @@ def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
     return Comparison(
         statistics.median(ours), statistics.median(theirs), statistics.median(ratios), spread(ratios), len(ratios)
     )
+
+
+def power(points: Sequence[tuple[float, float]]) -> float:
+    """The exponent of the power that fits points of size and cost best: the slope of a line through their logarithms.
+
+    Raises:
+        ValueError: Fewer than two sizes, or a size or cost that is not above zero.
+    """
+    if min(min(point) for point in points) <= 0:
+        raise ValueError("a size or a cost is not above zero, so it grows with no power")
+    xs, ys = ([math.log(point[axis]) for point in points] for axis in (0, 1))
+    return statistics.linear_regression(xs, ys).slope
 
 
 def rounds(

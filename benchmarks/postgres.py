@@ -70,6 +70,14 @@ def drop(dsn: str, name: str) -> None:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
+def analyze(dsn: str) -> None:
+    """Has the server gather its statistics of all tables."""
+    import psycopg
+
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("ANALYZE")
+
+
 def relation_bytes(dsn: str) -> int:
     """Bytes of all tables, indexes and TOAST tables of the database, the system's own left out."""
     import psycopg

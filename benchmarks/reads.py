@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -35,17 +36,20 @@ def _read(saver: Saver, config: RunnableConfig, count: int) -> Callable[[], None
     return read
 
 
-@benchmark("resume read", quick=True)
+@benchmark("resume read", sqlite=35, postgres=25, quick=True)
 def resume(bench: Bench) -> Iterator[Result]:
     """`get_tuple` of the newest checkpoint, with everything just opened and with everything warm."""
     contenders = {"ours": bench.ours, "theirs": PLAIN[bench.backend]}
-    for count in bench.pick((10,), (100, 1000), (1, 10, 100, 1000, 3000)):
+    name_of_theirs = PLAIN[bench.backend].name
+    costs: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    counts: tuple[int, ...] = bench.pick((10,), (100, 1000), (1, 10, 100, 300, 1000, 3000))
+    for count in counts:
         places, configs = {}, {}
         for name, one in contenders.items():
             places[name] = bench.place()
-            at_once = bench.pick(10, 5 if count >= 1000 else 1, 1) if name == "ours" else count
+            at_once = bench.pick(10, 5 if count >= 1000 else 1, 5 if count >= 1000 else 1) if name == "ours" else count
             configs[name] = written(one, places[name], count, at_once)
-        seconds, least = bench.pick(0.2, 1.6, 8.0), bench.pick(3, 12, 20)
+        seconds, least = bench.pick(0.2, 1.6, bench.share(0.06)), bench.pick(3, 12, 12)
         first = {name: _first(one, places[name], configs[name], count) for name, one in contenders.items()}
         taken = {FIRST_READ: rounds(first, seconds=seconds, least=least)}
         with ExitStack() as stack:
@@ -56,9 +60,13 @@ def resume(bench: Bench) -> Iterator[Result]:
             taken[NEXT_READ] = rounds(again, seconds=seconds, least=least)
         for figure, series in taken.items():
             yield bench.result(
-                figure, messages(count), PLAIN[bench.backend].name, "ms", series["ours"], series["theirs"], MILLISECONDS
+                figure, messages(count), name_of_theirs, "ms", series["ours"], series["theirs"], MILLISECONDS
             )
+            for name, values in series.items():
+                costs.setdefault(figure, {}).setdefault(name, []).append((count, statistics.median(values)))
         bench.discard(*places.values())
+    for figure, by_name in costs.items():
+        yield from bench.order(figure, "messages", name_of_theirs, by_name["ours"], by_name["theirs"])
 
 
 def _first(contender: Contender, place: Place, config: RunnableConfig, count: int) -> Sample:
@@ -74,7 +82,7 @@ def _again(saver: Saver, config: RunnableConfig, count: int) -> Sample:
     return lambda: timed(read)
 
 
-@benchmark("opening")
+@benchmark("opening", sqlite=6, postgres=6)
 def opening(bench: Bench) -> Iterator[Result]:
     """Opening what exists and reading a thread of 100 messages: what a short-lived process pays."""
     contenders = {"ours": bench.ours, "theirs": PLAIN[bench.backend]}
@@ -83,7 +91,7 @@ def opening(bench: Bench) -> Iterator[Result]:
         place = bench.place()
         config = written(one, place, 100, bench.pick(50, 1, 1))
         samples[name] = _open_and_read(one, place, config)
-    series = rounds(samples, seconds=bench.pick(0.2, 2.0, 6.0))
+    series = rounds(samples, seconds=bench.pick(0.2, 2.0, bench.share(0.7)))
     yield bench.result(
         "open and first read", messages(100), PLAIN[bench.backend].name, "ms", series["ours"], series["theirs"],
         MILLISECONDS,
@@ -98,7 +106,7 @@ def _open_and_read(contender: Contender, place: Place, config: RunnableConfig) -
     return lambda: timed(all_of_it)
 
 
-@benchmark("history")
+@benchmark("history", sqlite=15, postgres=12)
 def history(bench: Bench) -> Iterator[Result]:
     """`get_state_history` of 200 checkpoints through a compiled graph, just opened and again."""
     from .agents import state_graph
@@ -112,7 +120,7 @@ def history(bench: Bench) -> Iterator[Result]:
             config = written(one, place, count, 1)
             graph = state_graph([], stack.enter_context(one.opened(place)))
             samples[name] = _history(graph, config, count)
-        series = rounds(samples, seconds=bench.pick(0.2, 4.0, 15.0), least=3, warm_up=1)
+        series = rounds(samples, seconds=bench.pick(0.2, 4.0, bench.share(0.7)), least=bench.pick(2, 3, 5), warm_up=1)
     yield bench.result(
         "get_state_history", f"{count} checkpoints", PLAIN[bench.backend].name, "ms", series["ours"],
         series["theirs"], MILLISECONDS,

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
+
+POWER: Final = "power"
+"""The unit of an order of growth: the exponent of the power of the size. What does not grow has about 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +50,27 @@ class Result:
         return (self.ours if self.ratio is None else self.ratio) <= self.target
 
 
-def document(machine: dict[str, Any], versions: dict[str, str], results: list[Result]) -> dict[str, Any]:
-    """The JSON document, as plain dicts and lists."""
-    return {"machine": machine, "versions": versions, "results": [asdict(result) for result in results]}
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A benchmark that did not end well.
+
+    Attributes:
+        benchmark: Its name.
+        backend: ``"sqlite"`` or ``"postgres"``.
+        error: What went wrong, in a line.
+    """
+
+    benchmark: str
+    backend: str
+    error: str
+
+
+def document(
+    machine: dict[str, Any], versions: dict[str, str], results: list[Result], failures: Sequence[Failure] = ()
+) -> dict[str, Any]:
+    """The JSON document, as plain dicts and lists; it has ``failures`` only where there were some."""
+    data = {"machine": machine, "versions": versions, "results": [asdict(result) for result in results]}
+    return data | {"failures": [asdict(failure) for failure in failures]} if failures else data
 
 
 def load(path: Path) -> tuple[dict[str, Any], dict[str, str], list[Result]]:
@@ -68,8 +90,8 @@ def check(data: Any) -> None:
     Raises:
         ValueError: Naming the first thing that is missing or out of place.
     """
-    if not isinstance(data, dict) or set(data) != {"machine", "versions", "results"}:
-        raise ValueError("the document must hold exactly machine, versions and results")
+    if not isinstance(data, dict) or set(data) - {"failures"} != {"machine", "versions", "results"}:
+        raise ValueError("the document must hold exactly machine, versions and results, and failures if there were any")
     names = {field.name for field in fields(Result)}
     seen: set[tuple[object, ...]] = set()
     for number, row in enumerate(data["results"]):
@@ -83,8 +105,10 @@ def check(data: Any) -> None:
             value = row[name]
             if value is None and name != "ours":
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-                raise ValueError(f"{where}: {name} must be a finite number of at least 0, not {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise ValueError(f"{where}: {name} must be a finite number, not {value!r}")
+            if value < 0 and row["unit"] != POWER:
+                raise ValueError(f"{where}: {name} must be at least 0, not {value!r}")
         if len({row[name] is None for name in ("baseline", "theirs", "ratio")}) != 1:
             raise ValueError(f"{where}: baseline, theirs and ratio belong together")
         key = (row["figure"], row["case"], row["backend"], row["baseline"])

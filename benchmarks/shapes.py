@@ -56,7 +56,7 @@ SHAPES: dict[str, tuple[dict[str, Any], Change]] = {
 }
 
 
-@benchmark("state shapes")
+@benchmark("state shapes", sqlite=30, postgres=25)
 def shapes(bench: Bench) -> Iterator[Result]:
     """A superstep, both reads and the bytes a superstep adds, for each shape."""
     contenders = {"ours": bench.ours, "theirs": PLAIN[bench.backend]}
@@ -65,7 +65,7 @@ def shapes(bench: Bench) -> Iterator[Result]:
         if bench.level == "smoke" and "blob" in state:
             shape, state = "one value of 100 kB", {"blob": bytes(100_000)}  # noqa: PLW2901
         places = {name: bench.place() for name in contenders}
-        steps = bench.pick(1, 3, 10) if "blob" in state else bench.pick(2, 10, 40)
+        steps = bench.pick(1, 3, 8) if "blob" in state else bench.pick(2, 10, 40)
         with ExitStack() as stack:
             threads = {
                 name: Thread(stack.enter_context(one.opened(places[name])), "thread-1", state)
@@ -85,11 +85,11 @@ def shapes(bench: Bench) -> Iterator[Result]:
                 [sizes["theirs"]],
             )  # fmt: skip
             samples = {name: _again(thread.saver, thread) for name, thread in threads.items()}
-            warm = rounds(samples, seconds=bench.pick(0.2, 1.0, 4.0), least=3)
+            warm = rounds(samples, seconds=bench.pick(0.2, 1.0, bench.share(0.08)), least=3)
             configs = {name: thread.latest for name, thread in threads.items()}
 
         samples = {name: _first(one, places[name], configs[name]) for name, one in contenders.items()}
-        first = rounds(samples, seconds=bench.pick(0.2, 1.5, 6.0), least=3)
+        first = rounds(samples, seconds=bench.pick(0.2, 1.5, bench.share(0.1)), least=3)
         for figure, taken in (("resume read, other states, first", first), ("resume read, other states, again", warm)):
             yield bench.result(figure, shape, baseline, "ms", taken["ours"], taken["theirs"], MILLISECONDS)
         bench.discard(*places.values())

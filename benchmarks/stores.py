@@ -53,10 +53,24 @@ def _postgres(place: Place, index: IndexConfig | None = None) -> Iterator[BaseSt
         yield store
 
 
+OURS = "shredsaver"
 STOCK: dict[Backend, tuple[str, Opened]] = {
     "sqlite": ("SqliteStore", _sqlite),
     "postgres": ("PostgresStore", _postgres),
 }
+
+
+BY_NAME: dict[str, Opened] = {OURS: _ours, **dict(STOCK.values())}
+
+
+def filled(store: BaseStore, place: Place, held: int) -> BaseStore:
+    """Puts so many items, and lets PostgreSQL gather its statistics, as its own process would within the minute."""
+    for start in range(0, held, PER_BATCH):
+        numbers = range(start, min(held, start + PER_BATCH))
+        store.batch([PutOp(NAMESPACE, f"key-{number}", value(number)) for number in numbers])
+    if place.dsn is not None:
+        postgres.analyze(place.dsn)
+    return store
 
 
 def value(number: int) -> dict[str, Any]:
@@ -64,46 +78,46 @@ def value(number: int) -> dict[str, Any]:
     return {"kind": ("preference", "fact", "episode")[number % 3], "number": number, "text": text(number, 420)}
 
 
-@benchmark("store")
+@benchmark("store", sqlite=20, postgres=20)
 def store(bench: Bench) -> Iterator[Result]:
-    """One item put and got, 100 items in a batch, and search with and without a filter, among 1,000 items."""
+    """One item put and got, and 100 items in a batch, among 1,000 items."""
     held = bench.pick(20, 1000, 1000)
-    name, stock = STOCK[bench.backend]
+    yield from _compared(bench, held, STOCK[bench.backend], {}, _WRITING, 0.2)
+
+
+@benchmark("store-search", sqlite=45, postgres=40)
+def search(bench: Bench) -> Iterator[Result]:
+    """Listing, searching with and without a filter, and by likeness to a text, among more and more items."""
+    sizes: tuple[int, ...] = bench.pick((10, 20), (10, 1000), (100, 1000, 10_000))
+    for held in sizes:
+        yield from _compared(bench, held, STOCK[bench.backend], {}, _SEARCHING, 0.04)
+        index: IndexConfig = {"dims": DIMENSIONS, "embed": embed, "fields": ["text"]}
+        yield from _compared(bench, held, _with_vectors(bench), {"index": index}, _BY_MEANING, 0.06)
+
+
+def _compared(
+    bench: Bench,
+    held: int,
+    against: tuple[str, Opened],
+    options: dict[str, Any],
+    cases: dict[str, Callable[[BaseStore, int], Sample]],
+    share: float,
+) -> Iterator[Result]:
+    name, stock = against
     opened = {"ours": stock if bench.calibrate else _ours, "theirs": stock}
     with ExitStack() as stack:
-        stores: dict[str, BaseStore] = {key: stack.enter_context(one(bench.place())) for key, one in opened.items()}
-        for one in stores.values():
-            one.batch([PutOp(NAMESPACE, f"key-{number}", value(number)) for number in range(held)])
-        for case, sample_of in _CASES.items():
+        places = {key: bench.place() for key in opened}
+        stores: dict[str, BaseStore] = {
+            key: filled(stack.enter_context(one(places[key], **options)), places[key], held)
+            for key, one in opened.items()
+        }
+        for case, sample_of in cases.items():
             samples = {key: sample_of(one, held) for key, one in stores.items()}
-            series = rounds(samples, seconds=bench.pick(0.1, 1.0, 5.0), least=bench.pick(2, 5, 10))
+            series = rounds(samples, seconds=bench.pick(0.1, 1.0, bench.share(share)), least=bench.pick(2, 5, 8))
             yield bench.result(
                 "store", f"{case}, {held:,} items", name, "ms", series["ours"], series["theirs"], MILLISECONDS
             )
-
-
-@benchmark("store-search")
-def search(bench: Bench) -> Iterator[Result]:
-    """A customer's ten newest items, and the ten that are most alike a text, among more and more items."""
-    index: IndexConfig = {"dims": DIMENSIONS, "embed": embed, "fields": ["text"]}
-    by_meaning = _with_vectors(bench)
-    for held in bench.pick((10, 20), (10, 1000), (10, 1000, 10_000)):
-        for case, (name, stock), options, sample_of in (
-            ("search, newest 10", STOCK[bench.backend], {}, _search),
-            ("search by meaning, first 10", by_meaning, {"index": index}, _alike),
-        ):
-            opened = {"ours": stock if bench.calibrate else _ours, "theirs": stock}
-            with ExitStack() as stack:
-                stores = {key: stack.enter_context(one(bench.place(), **options)) for key, one in opened.items()}
-                for one in stores.values():
-                    for start in range(0, held, PER_BATCH):
-                        numbers = range(start, min(held, start + PER_BATCH))
-                        one.batch([PutOp(NAMESPACE, f"key-{number}", value(number)) for number in numbers])
-                samples = {key: sample_of(one, held) for key, one in stores.items()}
-                series = rounds(samples, seconds=bench.pick(0.1, 1.0, 5.0), least=bench.pick(2, 5, 10))
-                yield bench.result(
-                    "store", f"{case}, {held:,} items", name, "ms", series["ours"], series["theirs"], MILLISECONDS
-                )
+    bench.discard(*places.values())
 
 
 def _with_vectors(bench: Bench) -> tuple[str, Opened]:
@@ -174,15 +188,32 @@ def _filtered(store: BaseStore, _held: int) -> Sample:
     return lambda: timed(lambda: _present(store.search(NAMESPACE, filter={"kind": "fact"}, limit=10)))
 
 
+def _rare(store: BaseStore, held: int) -> Sample:
+    number = 0
+
+    def sample() -> float:
+        nonlocal number
+        number = (number + 7) % held
+        return timed(lambda: _present(store.search(NAMESPACE, filter={"number": number}, limit=10)))
+
+    return sample
+
+
+def _listed(store: BaseStore, _held: int) -> Sample:
+    return lambda: timed(lambda: _present(store.list_namespaces(prefix=("users", CUSTOMER))))
+
+
 def _present(found: object) -> None:
     if not found:
         raise RuntimeError("what was put is not there")
 
 
-_CASES: dict[str, Callable[[BaseStore, int], Sample]] = {
-    "put": _put,
-    "get": _get,
-    "batch of 100 puts": _batch,
-    "search, first 10": _search,
-    "search with a filter, first 10": _filtered,
+_Cases = dict[str, Callable[[BaseStore, int], Sample]]
+_WRITING: _Cases = {"put": _put, "get": _get, "batch of 100 puts": _batch}
+_SEARCHING: _Cases = {
+    "search, newest 10": _search,
+    "search with a filter that a third passes, first 10": _filtered,
+    "search with a filter that one passes": _rare,
+    "list_namespaces": _listed,
 }
+_BY_MEANING: _Cases = {"search by meaning, first 10": _alike}

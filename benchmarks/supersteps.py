@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -57,36 +58,44 @@ def _growth(bench: Bench, contender: Contender, count: int) -> int:
     """
     if contender is not bench.ours or bench.calibrate:
         return max(1, count)
-    return bench.pick(10, 5 if count >= 1000 else 1, 1)
+    return bench.pick(10, 5 if count >= 1000 else 1, 5 if count >= 1000 else 1)
 
 
-@benchmark("superstep", quick=True)
+@benchmark("superstep", sqlite=55, postgres=40, quick=True)
 def supersteps(bench: Bench) -> Iterator[Result]:
     """`put_writes` and `put`, ours beside the plain and the encrypting saver."""
     contenders = [bench.ours, PLAIN[bench.backend], ENCRYPTED[bench.backend]]
     if bench.calibrate:
         contenders[0] = contenders[0]._replace(name="shredsaver")
-    for count in bench.pick((1, 10), (1, 10, 100, 1000), (1, 10, 100, 1000, 3000)):
+    counts: tuple[int, ...] = bench.pick((1, 10), (1, 10, 100, 1000), (1, 10, 100, 300, 1000, 3000))
+    costs: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for count in counts:
         with ExitStack() as stack:
             places = [bench.place() for _ in contenders]
             samples = {
                 one.name: Stepper(stack.enter_context(one.opened(place)), count, at_once=_growth(bench, one, count))
                 for one, place in zip(contenders, places, strict=True)
             }
-            seconds = bench.pick(0.3, 2.2 if count < 1000 else 4.0, 15.0)
-            series = rounds(samples, seconds=seconds, least=bench.pick(3, 12, 20))
+            seconds = bench.pick(0.3, 2.2 if count < 1000 else 4.0, bench.share(0.13 if count < 1000 else 0.22))
+            series = rounds(samples, seconds=seconds, least=bench.pick(3, 12, 12))
         ours, *baselines = (one.name for one in contenders)
         for name in baselines:
             yield bench.result(WRITE, messages(count), name, "ms", series[ours], series[name], MILLISECONDS)
         plain, measured = baselines[0], len(series[ours])
+        processor = {name: samples[name].processor[-measured:] for name in (ours, *baselines)}
         yield bench.result(
-            f"{WRITE}, processor time", messages(count), plain, "ms", samples[ours].processor[-measured:],
-            samples[plain].processor[-measured:], MILLISECONDS,
-        )  # fmt: skip
+            f"{WRITE}, processor time", messages(count), plain, "ms", processor[ours], processor[plain], MILLISECONDS
+        )
+        for figure, taken in ((WRITE, series), (f"{WRITE}, processor time", processor)):
+            for name, values in taken.items():
+                costs.setdefault(figure, {}).setdefault(name, []).append((count, statistics.median(values)))
         bench.discard(*places)
+    for figure, by_name in costs.items():
+        for name in baselines:
+            yield from bench.order(figure, "messages", name, by_name[ours], by_name[name])
 
 
-@benchmark("machine's limit", backends=("sqlite",), quick=True, ours_only=True)
+@benchmark("machine's limit", sqlite=6, quick=True, ours_only=True)
 def limit(bench: Bench) -> Iterator[Result]:
     """Our superstep beside the same bytes through the AEAD alone, and through SQLite alone in as many transactions."""
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -123,7 +132,7 @@ def limit(bench: Bench) -> Iterator[Result]:
                     "aead": lambda: timed(through_aead),
                     "sqlite": lambda: timed(through_sqlite),
                 },
-                seconds=bench.pick(0.2, 1.0, 8.0),
+                seconds=bench.pick(0.2, 1.0, bench.share(0.6)),
             )
     figure, case = f"{WRITE}, the machine's limit", messages(count)
     for name, key_name in (("the same bytes through the AEAD", "aead"), ("the same bytes through SQLite", "sqlite")):

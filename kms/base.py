@@ -110,7 +110,8 @@ class KeyService(AbstractContextManager["KeyService"], Protocol):
             One for each customer, in order.
 
         Raises:
-            LegalHoldError: One of them is held; nothing was changed for any.
+            LegalHoldError: One of them is held, or may be, as the record of holds does not verify; nothing was changed
+                for any.
         """
         ...
 
@@ -128,7 +129,11 @@ class KeyService(AbstractContextManager["KeyService"], Protocol):
         ...
 
     def held(self, customer: bytes) -> Hold | None:
-        """The hold in force now, or None."""
+        """The hold in force now, or None.
+
+        Raises:
+            LegalHoldError: The record of holds does not verify, so the customer may be held.
+        """
         ...
 
     def tombstones(self, after: int = 0) -> Sequence[Tombstone]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, run
 from shredsaver.errors import KeyServiceUnavailableError, LegalHoldError
-from shredsaver.kms import deadlog, schema
-from shredsaver.kms.records import Destruction, Hold
+from shredsaver.kms import deadlog, holds, schema
+from shredsaver.kms.records import Destruction
 from shredsaver.kms.wrapping import Entry
 
 
@@ -31,11 +31,7 @@ def revoke(log_key: bytes, slots: Mapping[bytes, int], now: str, bounds: Mapping
     for customer, bound in bounds.items():
         if (yield from _enrolled_since(log_key, customer, slots[customer], bound)):
             del due[customer]
-    for customer in due:
-        (held,) = yield from run(Statement(schema.HOLD_OF, (customer,)))
-        if held.rows and _in_force(held.rows[0][0], now):
-            yield Rollback()
-            raise LegalHoldError(f"customer {customer.hex()} is held: release the hold first; nothing was changed")
+    yield from _let_go(log_key, due, now)
     new = []
     for customer, slot in due.items():
         entry = yield from _drop(log_key, customer, slot, epochs[slot], now)
@@ -44,6 +40,19 @@ def revoke(log_key: bytes, slots: Mapping[bytes, int], now: str, bounds: Mapping
     if new:
         yield from deadlog.append(log_key, new)
     yield Commit()
+
+
+def _let_go(log_key: bytes, due: Mapping[bytes, int], now: str) -> Plan[None]:
+    """Refuses customers that are held, and drops the holds of the others, which have ended."""
+    for slot in sorted(set(due.values())):
+        kept = yield from holds.checked(log_key, slot)
+        ended = [customer for customer, at in due.items() if at == slot and customer in kept]
+        for customer in ended:
+            if holds.in_force(kept.pop(customer), now):
+                yield Rollback()
+                raise LegalHoldError(f"customer {customer.hex()} is held: release the hold first; nothing was changed")
+        if ended:
+            yield from holds.store(log_key, slot, kept, ended)
 
 
 def _enrolled_since(log_key: bytes, customer: bytes, slot: int, bound: int) -> Plan[bool]:
@@ -59,7 +68,6 @@ def _drop(log_key: bytes, customer: bytes, slot: int, epoch: int, now: str) -> P
         yield from run(
             Statement(schema.WRAPS_DROP, (slot, customer)),
             Statement(schema.TREES_DROP, (customer,)),
-            Statement(schema.HOLD_DROP, (customer,)),
             Statement(schema.SLOT_DUE, (slot,)),
         )
     last = dead.generation if dead else 0
@@ -128,38 +136,3 @@ def _outcome(dead: Entry, epoch: int, assurance: str) -> Plan[Destruction]:
 
 def _latest(ends: Sequence[Mapping[str, Any]], name: str) -> str | None:
     return max((end[name] for end in ends if end[name] is not None), default=None)
-
-
-def put_hold(log_key: bytes, slot: int, hold: Hold) -> Plan[Entry | None]:
-    """Sets a hold, or gives the tombstone of a customer that has nothing left to keep."""
-    yield Begin("write")
-    yield from run(Statement(schema.SLOT_ADD, (slot, b"")), Statement(schema.SLOT_UPDATE, (slot,)))
-    dead = yield from deadlog.find(log_key, hold.customer)
-    (live,) = yield from run(Statement(schema.LIVE_OF, (slot, hold.customer)))
-    if dead is not None and not any(row[0] > dead.generation for row in live.rows):
-        yield Rollback()
-        return dead
-    row = (hold.customer, hold.until or "", hold.reason_commitment, hold.since)
-    yield from run(Statement(schema.HOLD_PUT, row), commit=True)
-    return None
-
-
-def get_hold(customer: bytes, now: str) -> Plan[Hold | None]:
-    """The hold in force."""
-    yield Begin("read")
-    (found,) = yield from run(Statement(schema.HOLD_OF, (customer,)), commit=True)
-    if not found.rows or not _in_force(found.rows[0][0], now):
-        return None
-    until, reason, since = found.rows[0]
-    return Hold(customer, until or None, bytes(reason), since)
-
-
-def drop_hold(customer: bytes) -> Plan[None]:
-    """Ends a hold."""
-    yield Begin("write")
-    yield from run(Statement(schema.HOLD_DROP, (customer,)), commit=True)
-
-
-def _in_force(until: str, now: str) -> bool:
-    # Both are ISO 8601 in UTC with milliseconds, so they compare as text.
-    return not until or until > now

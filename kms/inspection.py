@@ -6,7 +6,7 @@ from functools import partial
 
 from shredsaver.db.base import Begin, Commit, Database, Plan, Statement, run
 from shredsaver.errors import FormatError, KeyServiceError, RevocationLogDamagedError, UnsealError
-from shredsaver.kms import deadlog, schema
+from shredsaver.kms import deadlog, holds, schema
 from shredsaver.kms.records import Report
 from shredsaver.kms.roots import Epoch, Roots
 from shredsaver.kms.wrapping import Store, Wrapped, unseal_secret, unwrap
@@ -31,6 +31,10 @@ def inspect(database: Database, roots: Roots, store: Store, log_key: bytes) -> R
             if problem:
                 problems.append(problem)
     entries, damage = database.run(partial(_log, log_key))
+    held = database.run(partial(holds.damaged, log_key))
+    problems += [
+        f"the holds of slot {slot} do not verify: nothing of it is destroyed before reconcile" for slot in held
+    ]
     return Report(customers, len(live), entries, (*problems, *damage))
 
 

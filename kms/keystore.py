@@ -19,26 +19,23 @@ from typing import Final, Self
 from shredsaver.db.base import Database
 from shredsaver.errors import (
     ConfigurationError,
-    CustomerShreddedError,
     FormatError,
     KeyNotFoundError,
-    KeyServiceUnavailableError,
     KeyStoreStaleError,
-    KeyVersionError,
     UnsealError,
 )
 from shredsaver.kms import destruction, rows, schema
 from shredsaver.kms._steps import step
-from shredsaver.kms.base import MAX_SECRET
 from shredsaver.kms.driver import KeyDatabase
+from shredsaver.kms.holding import Holding
 from shredsaver.kms.inspection import inspect
-from shredsaver.kms.records import DeploymentSecrets, Destruction, Hold, KeyRecord, Report, Tombstone
+from shredsaver.kms.records import DeploymentSecrets, Destruction, KeyRecord, Report, Tombstone
+from shredsaver.kms.replies import busy, check, conflict, shredded, text
 from shredsaver.kms.roots import Epoch, Roots
 from shredsaver.kms.rotation import Rotation
 from shredsaver.kms.wrapping import (
     KEY_BYTES,
     ZEROS,
-    Entry,
     Wrapped,
     new_key,
     seal_secret,
@@ -52,10 +49,9 @@ _log = logging.getLogger("shredsaver.kms")
 _ATTEMPTS: Final = 50  # each lost attempt means that another process moved the slot on
 _DEPLOYMENT: Final = b""  # the token of the deployment's own record: no customer's, which has at least one byte
 _SECRETS: Final = 4  # of 32 bytes each, in the order of `DeploymentSecrets`
-_MAX_TOKEN: Final = 64
 
 
-class StoredKeyService:
+class StoredKeyService(Holding):
     """Keeps secrets in a database under erasable roots. Implements `KeyService`.
 
     Args:
@@ -122,32 +118,32 @@ class StoredKeyService:
 
     def create(self, customer: bytes, secret: bytes) -> KeyRecord:
         """Makes generation 1, or gives the live one. See `KeyService.create`."""
-        _check(customer, secret)
+        check(customer, secret)
         return self._add(customer, secret, enrol=False)
 
     def enrol(self, customer: bytes, secret: bytes) -> KeyRecord:
         """Makes the generation after the destroyed one. See `KeyService.enrol`."""
-        _check(customer, secret)
+        check(customer, secret)
         return self._add(customer, secret, enrol=True)
 
     def load(self, customer: bytes, generation: int) -> KeyRecord:
         """The secret of a generation. See `KeyService.load`."""
-        _check(customer)
+        check(customer)
         return self._load(customer, generation)
 
     def current(self, customer: bytes) -> int | None:
         """The live generation, or None."""
-        _check(customer)
+        check(customer)
         return self._look(customer).live
 
     def replace(self, customer: bytes, generation: int, secret: bytes, expected_version: int) -> KeyRecord:
         """Puts a new secret in place of one and destroys the old. See `KeyService.replace`."""
-        _check(customer, secret)
+        check(customer, secret)
         slot = self._slot(customer)
         for _ in range(_ATTEMPTS):
             record = self._load(customer, generation)
             if record.key_version != expected_version:
-                raise _conflict(record.key_version, expected_version)
+                raise conflict(record.key_version, expected_version)
             look = self._look(customer)
             root = self._open(look.root)
             if root is None or look.root is None:
@@ -160,7 +156,7 @@ class StoredKeyService:
                 step("replaced")
                 self._rotation.run([slot])
                 return KeyRecord(customer, generation, row.key_version, secret)
-        raise _busy()
+        raise busy()
 
     def _add(self, customer: bytes, secret: bytes, *, enrol: bool) -> KeyRecord:
         slot = self._slot(customer)
@@ -169,7 +165,7 @@ class StoredKeyService:
             if enrol:
                 self._check_enrolment(look)
             elif look.dead is not None:
-                raise _shredded(look.dead)
+                raise shredded(look.dead)
             if look.live is not None:
                 return self._load(customer, look.live)
             if look.root is None:
@@ -186,7 +182,7 @@ class StoredKeyService:
             if self._database.run(partial(rows.insert, wrap(self._store, root, key, row), sealed)):
                 step("created")
                 return KeyRecord(customer, generation, 1, secret)
-        raise _busy()
+        raise busy()
 
     @staticmethod
     def _check_enrolment(look: rows.Look) -> None:
@@ -203,7 +199,7 @@ class StoredKeyService:
             if found is None or found.dead:
                 dead = self._look(customer).dead
                 if dead is not None and generation <= dead.generation:
-                    raise _shredded(dead)
+                    raise shredded(dead)
             if found is None:
                 raise KeyNotFoundError(
                     f"the key store has no generation {generation} of customer {customer.hex()} and no tombstone for "
@@ -255,7 +251,7 @@ class StoredKeyService:
     def destroy(self, customers: Sequence[bytes], up_to: Sequence[int] | None = None) -> list[Destruction]:
         """Destroys every generation and leaves tombstones. See `KeyService.destroy`."""
         for customer in customers:
-            _check(customer)
+            check(customer)
         bounds = {} if up_to is None else dict(zip(customers, up_to, strict=True))
         log_key = self._log_key()
         slots = {customer: self._slot(customer) for customer in customers}
@@ -270,27 +266,6 @@ class StoredKeyService:
         """The log of the dead. See `KeyService.tombstones`."""
         found = self._database.run(partial(rows.log_after, self._log_key(), after))
         return [Tombstone(entry.seq, entry.customer, entry.generation, entry.at, entry.chain) for entry in found]
-
-    def hold(self, customer: bytes, until: datetime | None, reason_commitment: bytes) -> Hold:
-        """Forbids `destroy`. See `KeyService.hold`."""
-        _check(customer)
-        if until is not None and until.tzinfo is None:
-            raise ConfigurationError("until has no time zone; give an aware datetime, such as one in UTC")
-        hold = Hold(customer, _text(until) if until else None, bytes(reason_commitment), self._now())
-        dead = self._database.run(partial(destruction.put_hold, self._log_key(), self._slot(customer), hold))
-        if dead is not None:
-            raise _shredded(dead)
-        return hold
-
-    def release(self, customer: bytes) -> None:
-        """Ends a hold."""
-        _check(customer)
-        self._database.run(partial(destruction.drop_hold, customer))
-
-    def held(self, customer: bytes) -> Hold | None:
-        """The hold in force now, or None."""
-        _check(customer)
-        return self._database.run(partial(destruction.get_hold, customer, self._now()))
 
     # -- the whole store --------------------------------------------------------------------------------------------
 
@@ -368,30 +343,4 @@ class StoredKeyService:
         return self.deployment().log_key
 
     def _now(self) -> str:
-        return _text(self._clock())
-
-
-def _text(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _check(customer: object, secret: object = b"x") -> None:
-    if not isinstance(customer, bytes) or not 0 < len(customer) <= _MAX_TOKEN:
-        raise ConfigurationError(f"a customer is named by a token of 1 to {_MAX_TOKEN} bytes")
-    if not isinstance(secret, bytes) or not 0 < len(secret) <= MAX_SECRET:
-        raise ConfigurationError(f"a secret has 1 to {MAX_SECRET} bytes")
-
-
-def _shredded(dead: Entry) -> CustomerShreddedError:
-    return CustomerShreddedError(
-        f"the keys of customer {dead.customer.hex()} up to generation {dead.generation} were destroyed",
-        shredded_at=datetime.fromisoformat(dead.at),
-    )
-
-
-def _conflict(found: int, expected: int) -> KeyVersionError:
-    return KeyVersionError(f"the key is at version {found}, not {expected}: load it again and retry", retryable=True)
-
-
-def _busy() -> KeyServiceUnavailableError:
-    return KeyServiceUnavailableError("the slot's root was rotated again and again meanwhile; call again")
+        return text(self._clock())

@@ -22,7 +22,7 @@ _TABLES: Final = (
     # due: the newest epoch that must die; a rotation is due while it is not below `epoch`.
     sql(
         "CREATE TABLE IF NOT EXISTS key_slots (slot {int} NOT NULL PRIMARY KEY, epoch {int} NOT NULL,"
-        " due {int} NOT NULL, claim {bytes} NOT NULL, claimed_until {real} NOT NULL) {strict}"
+        " due {int} NOT NULL, claim {bytes} NOT NULL, claimed_until {real} NOT NULL, holds {bytes}) {strict}"
     ),
     sql(
         "CREATE TABLE IF NOT EXISTS key_epochs (slot {int} NOT NULL, epoch {int} NOT NULL, state {int} NOT NULL,"
@@ -51,9 +51,10 @@ _TABLES: Final = (
         " head {bytes} NOT NULL) {strict}"
     ),
     sql(
-        "CREATE TABLE IF NOT EXISTS key_holds (customer {bytes} NOT NULL PRIMARY KEY, until {text} NOT NULL,"
-        " reason {bytes} NOT NULL, since {text} NOT NULL) {strict}"
+        "CREATE TABLE IF NOT EXISTS key_holds (customer {bytes} NOT NULL PRIMARY KEY, slot {int} NOT NULL,"
+        " until {text} NOT NULL, reason {bytes} NOT NULL, since {text} NOT NULL, mac {bytes} NOT NULL) {strict}"
     ),
+    sql("CREATE INDEX IF NOT EXISTS key_holds_slot ON key_holds (slot)"),
 )
 
 _SCHEMA_GET: Final = sql("SELECT value FROM key_meta WHERE name = 'schema'")
@@ -175,10 +176,16 @@ LOG_UPDATE: Final = sql("SELECT length, head FROM key_log WHERE one = 1 {update}
 LOG_SET: Final = sql("UPDATE key_log SET length = ?, head = ? WHERE one = 1")
 
 HOLD_PUT: Final = sql(
-    "INSERT INTO key_holds (customer, until, reason, since) VALUES (?, ?, ?, ?)"
-    " ON CONFLICT (customer) DO UPDATE SET until = excluded.until, reason = excluded.reason, since = excluded.since"
+    "INSERT INTO key_holds (slot, customer, until, reason, since, mac) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT (customer) DO UPDATE SET slot = excluded.slot, until = excluded.until, reason = excluded.reason,"
+    " since = excluded.since, mac = excluded.mac"
 )
-HOLD_OF: Final = sql("SELECT until, reason, since FROM key_holds WHERE customer = ?")
+HOLDS_OF_SLOT: Final = sql("SELECT customer, until, reason, since, mac FROM key_holds WHERE slot = ? ORDER BY customer")
+HOLDS_SEAL: Final = sql("SELECT holds FROM key_slots WHERE slot = ?")
+HOLDS_SET_SEAL: Final = sql("UPDATE key_slots SET holds = ? WHERE slot = ?")
+HELD_SLOTS: Final = sql(
+    "SELECT slot FROM key_slots WHERE holds IS NOT NULL UNION SELECT slot FROM key_holds ORDER BY slot"
+)
 HOLD_DROP: Final = sql("DELETE FROM key_holds WHERE customer = ?")
 
 

@@ -126,9 +126,19 @@ def _how(how: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
         "state of the keys": how.get("state"),
         "final at": _time(how.get("pending_until")),
         "in memory elsewhere until": _time(how.get("cached_until")),
-        "verified by": "counting all routes again, and asking the key service for the keys, which it refused",
+        "verified by": _verified(said.get("verification") or {}),
         "tool": said.get("tool"),
     }
+
+
+def _verified(found: Mapping[str, Any]) -> str:
+    text = "counting all routes again, and asking the key service for the keys, which it refused"
+    if not found:
+        return text
+    sampled, keys = sum(dict(found.get("sampled") or {}).values()), found.get("keys_tried")
+    if not sampled:
+        return f"{text}; no sealed record was left to try"
+    return f"{text}; trying to open {sampled} of the records that are left with {keys} other keys: none opened"
 
 
 def _counts(what: Mapping[str, Any]) -> str:

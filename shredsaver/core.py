@@ -221,7 +221,7 @@ class Core:
         return Customer(*found[:5])
 
     def known(self, customer: bytes) -> Customer | None:
-        """What this process saw last of a customer. Only a guess: the database must be asked whether it still holds."""
+        """What this process saw last of a customer: a guess, until the database was asked again."""
         row = self._verified.get(customer)
         return None if row is None else Customer(*row[:5])
 

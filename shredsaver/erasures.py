@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -30,19 +31,26 @@ ERASED: Final = "erased"
 RECEIPT_COUNTER: Final = (b"", 0, 1)
 EVENT_COUNTER: Final = (b"", 0, 2)
 
-_COLUMNS: Final = "seq, erasure_id, customer, generation, state, record, mac"
+ENTRY_COLUMNS: Final = "seq, erasure_id, customer, generation, state, record, mac"
 NEXT_SEQ: Final = sql(
     "UPDATE counters SET next = next + 1 WHERE customer = ? AND generation = ? AND scope = ? RETURNING next - 1"
 )
-LOG_PAGE: Final = sql(f"SELECT {_COLUMNS}, chain FROM erasures WHERE seq > ? ORDER BY seq LIMIT 500")
+_NEXT_SEQS: Final = sql(
+    "UPDATE counters SET next = next + ? WHERE customer = ? AND generation = ? AND scope = ? RETURNING next"
+)
+LOG_PAGE: Final = sql(f"SELECT {ENTRY_COLUMNS}, chain FROM erasures WHERE seq > ? ORDER BY seq LIMIT 500")
 GET_CHAIN: Final = sql("SELECT chain FROM erasures WHERE seq = ?")
-ADD_ERASURE: Final = sql(f"INSERT INTO erasures ({_COLUMNS}, chain, retry) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
+ADD_ERASURE: Final = sql(f"INSERT INTO erasures ({ENTRY_COLUMNS}, chain, retry) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)")
 SET_ERASURE: Final = sql(
     "UPDATE erasures SET customer = ?, generation = ?, state = ?, record = ?, mac = ? WHERE seq = ? AND erasure_id = ?"
 )
-GET_ONE: Final = sql(f"SELECT {_COLUMNS} FROM erasures WHERE erasure_id = ?")
-OPEN_ERASURES: Final = sql(f"SELECT {_COLUMNS} FROM erasures WHERE state NOT IN ('complete', 'cancelled') ORDER BY seq")
-SCHEDULED_OF: Final = sql(f"SELECT {_COLUMNS} FROM erasures WHERE customer = ? AND state = 'scheduled' ORDER BY seq")
+GET_ONE: Final = sql(f"SELECT {ENTRY_COLUMNS} FROM erasures WHERE erasure_id = ?")
+OPEN_ERASURES: Final = sql(
+    f"SELECT {ENTRY_COLUMNS} FROM erasures WHERE state NOT IN ('complete', 'cancelled') ORDER BY seq"
+)
+SCHEDULED_OF: Final = sql(
+    f"SELECT {ENTRY_COLUMNS} FROM erasures WHERE customer = ? AND state = 'scheduled' ORDER BY seq"
+)
 GET_RETRY: Final = sql("SELECT retry FROM erasures WHERE erasure_id = ?")
 SET_RETRY: Final = sql("UPDATE erasures SET retry = ? WHERE erasure_id = ?")
 GET_RECEIPT: Final = sql("SELECT number, jws FROM receipts WHERE erasure_id = ? ORDER BY number DESC LIMIT 1")
@@ -76,11 +84,27 @@ def next_receipt() -> Plan[tuple[int, str | None]]:
 
 def append(core: Core, one: Erasure, retry: bytes | None) -> Plan[Erasure]:
     """Adds an entry within the open transaction. The entry that is given back has its position."""
-    one = one._replace(seq=(yield from number(LOG_COUNTER)))
-    (before,) = yield from run(Statement(GET_CHAIN, (one.seq - 1,)))
+    (added,) = yield from append_all(core, [one], retry)
+    return added
+
+
+def append_all(core: Core, new: Sequence[Erasure], retry: bytes | None = None) -> Plan[list[Erasure]]:
+    """Adds entries, in this order, within the open transaction. Those that are given back have their positions."""
+    if not new:
+        return []
+    _, taken = yield from run(
+        Statement(ADD_COUNTER, (*LOG_COUNTER, 1)), Statement(_NEXT_SEQS, (len(new), *LOG_COUNTER))
+    )
+    first = int(taken.rows[0][0]) - len(new)
+    (before,) = yield from run(Statement(GET_CHAIN, (first - 1,)))
     previous = bytes(before.rows[0][0]) if before.rows else b""
-    yield from run(Statement(ADD_ERASURE, (*core.erasure_row(one), chained(core, previous, one), retry)))
-    return one
+    added, rows = [], []
+    for seq, one in enumerate(new, first):
+        added.append(one._replace(seq=seq))
+        previous = chained(core, previous, added[-1])
+        rows.append((*core.erasure_row(added[-1]), previous, retry))
+    yield from run(Statement(ADD_ERASURE, rows, many=True))
+    return added
 
 
 def chained(core: Core, previous: bytes, one: Erasure) -> bytes:

@@ -33,6 +33,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from shredsaver.results import ShredResult
 
 
 class ShredSaverError(Exception):
@@ -173,11 +177,15 @@ class ShredIncompleteError(ShredSaverError):
 
     Attributes:
         pending: The steps that are still to be done, first one first.
+        results: How far each erasure of the call has come, receipts included, where that could be read.
     """
+
+    results: Sequence[ShredResult]
 
     def __init__(self, message: str, *, pending: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.pending = tuple(pending)
+        self.results = ()
 
 
 class ReceiptError(ShredSaverError):

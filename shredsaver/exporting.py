@@ -24,6 +24,7 @@ from shredsaver.items import ITEM_COLUMNS, ItemRow, Owner, item_of, open_item
 from shredsaver.memory import Place
 from shredsaver.namespaces import Templates
 from shredsaver.saver import ShredSaver
+from shredsaver.selecting import items_sql
 from shredsaver.showing import Pending, Showing, admit_to_show
 from shredsaver.threads import open_name
 
@@ -34,8 +35,8 @@ THREADS: Final = sql(
     "SELECT thread, customer, generation, scope, next_record, next_part, epoch, name FROM threads "
     "WHERE customer = ? AND generation = ? AND scope > 0 AND thread > ? ORDER BY thread LIMIT ?"
 )
-ITEMS: Final = sql(
-    f"SELECT {ITEM_COLUMNS} FROM items i WHERE i.customer = ? AND i.generation = ? AND i.number > ? "
+ITEMS: Final = items_sql(
+    f"SELECT {ITEM_COLUMNS} FROM items i WHERE {{numbered}} = ? AND i.generation = ? AND i.number > ? "
     "ORDER BY i.number LIMIT ?"
 )
 PAGE: Final = 64

@@ -32,15 +32,15 @@ from langchain_core.messages import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from pydantic import BaseModel
+
+from shredsaver.rebuilding import STATE_IS_KNOWN, loads, rebuilt
 
 Typed = tuple[str, bytes]
 
-# Where pydantic keeps a model's state: with anything more, a print would not tell all.
-_STATE: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+# With more state than that of a model of today, a print would not tell all.
 CLASSES: Final[frozenset[type]] = frozenset(
     {AIMessage, ChatMessage, FunctionMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage}
-    if tuple(BaseModel.__slots__) == _STATE
+    if STATE_IS_KNOWN
     else ()
 )
 """The exact classes that have prints. All of them are among those that every `JsonPlusSerializer` revives."""
@@ -155,14 +155,14 @@ def load(serde: SerializerProtocol, typed: Typed, before: Print | None, *, again
         The value, and the print to keep for it.
     """
     if before is None or typed != (_TAG, before.data):
-        value = serde.loads_typed(typed)
+        value = loads(serde, typed)
         return value, _of_revived(serde, value, typed) if again else None
     known, data = before.revivable
     total = len(before.classes)
     value = _made(before, known)
     if known == total:
         return value, before
-    value += serde.loads_typed((_TAG, _header(total - known) + _body(before.data, total)[data:]))
+    value += loads(serde, (_TAG, _header(total - known) + _body(before.data, total)[data:]))
     if _revivable(value[known:]) and _holds(before, value, known):
         before = before._replace(revivable=_all(total, before.data))
     return value, before
@@ -179,17 +179,8 @@ def _of_revived(serde: SerializerProtocol, value: Any, typed: Typed) -> Print | 
 
 def _made(of: Print, count: int) -> list[Any]:
     """The first messages made from a print, as reviving made them."""
-    give = object.__setattr__
-    made: list[Any] = []
     contents = chain.from_iterable(map(ormsgpack.unpackb, of.packed[: -(-count // CHUNK)]))
-    for kind, content in zip(of.classes[:count], contents, strict=False):
-        message: Any = object.__new__(kind)
-        give(message, "__dict__", content)
-        give(message, "__pydantic_fields_set__", set(content))
-        give(message, "__pydantic_extra__", {})
-        give(message, "__pydantic_private__", None)
-        made.append(message)
-    return made
+    return [rebuilt(cls, content) for cls, content in zip(of.classes[:count], contents, strict=False)]
 
 
 def _taken(value: Any, before: tuple[bytes, ...] = ()) -> tuple[list[type], tuple[bytes, ...]] | None:

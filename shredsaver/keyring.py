@@ -54,6 +54,11 @@ class Keyring:
             self._trees.move_to_end((customer, generation))
             return tree
 
+    def trees_of(self, customer: bytes) -> list[KeyTree]:
+        """Every tree of a customer that is here, of whatever generation or age."""
+        with self._lock:
+            return [found[0] for key, found in self._trees.items() if key[0] == customer]
+
     def load(self, customer: bytes, generation: int) -> int:
         """Asks the key service for a tree and caches it. Blocks.
 

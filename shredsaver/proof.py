@@ -85,6 +85,7 @@ def payload(core: Core, one: Erasure, pending: tuple[str, ...], number: int, pre
             "threads_unnamed": record.get("threads_unnamed", 0),
         },
         "how": destruction,
+        "verification": record.get("verification", {}),
         "targets": record.get("targets", {}),
         "pending": list(pending),
         "out_of_scope": list(OUT_OF_SCOPE),

@@ -109,7 +109,7 @@ def verify_chain(receipts: Sequence[str], public_keys: Sequence[str | bytes]) ->
 
 def _follows(before: VerifiedReceipt, one: VerifiedReceipt, position: int) -> None:
     number, last = one.payload.get("number"), before.payload.get("number")
-    if not isinstance(number, int) or not isinstance(last, int):
+    if type(number) is not int or type(last) is not int:
         raise ReceiptError(f"receipt {position} of the chain, or the one before, has no number")
     expected = last + 1
     if one.payload.get("previous") == before.digest and number == expected:

@@ -101,6 +101,7 @@ class Reconciliation:
             hold that the key service knows, or for the key service to be there again. They stay shut.
         recorded: Erasures that had been lost from the database's log and were entered and verified again.
         repaired: Entries of the database's log that did not verify and were left behind in a new chain.
+        holds: Slots of the key service whose holds did not verify and were set anew from the database's rows.
         forked: The database is a copy or a restore of the one the keys belong to: see `DatabaseForkedError`.
         shut: A record does not verify, so nobody can say who was shredded and nothing is served.
     """
@@ -110,10 +111,13 @@ class Reconciliation:
     unconfirmed: int = 0
     recorded: int = 0
     repaired: int = 0
+    holds: int = 0
     forked: bool = False
     shut: bool = False
 
     @property
     def changed(self) -> bool:
         """Whether anything had to be put right, or waits to be."""
-        return any((self.revoked, self.destroyed, self.unconfirmed, self.recorded, self.repaired, self.shut))
+        return any(
+            (self.revoked, self.destroyed, self.unconfirmed, self.recorded, self.repaired, self.holds, self.shut)
+        )

@@ -5,24 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Final
-from uuid import uuid4
+from typing import Final
 
 from shredsaver import erasure
-from shredsaver.core import GET_CUSTOMER, LOCK_CUSTOMER, Core, Customer, Erasure
-from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, call, run, sql
-from shredsaver.erasures import (
-    CANCELLED,
-    LOG_COUNTER,
-    LOG_PAGE,
-    SCHEDULED,
-    SCHEDULED_OF,
-    append,
-    chained,
-    changed,
-    now,
-)
-from shredsaver.errors import KeyServiceError, LegalHoldError, RevocationLogDamagedError
+from shredsaver.applying import GET_CUSTOMERS, Applying, among, pages
+from shredsaver.core import CUSTOMER_COLUMNS, Core, Erasure
+from shredsaver.db.base import Begin, Commit, Plan, Statement, call, run, sql
+from shredsaver.erasures import CANCELLED, LOG_COUNTER, LOG_PAGE, SCHEDULED, chained
+from shredsaver.errors import RevocationLogDamagedError
 from shredsaver.guarding import GuardedKeys
 from shredsaver.heads import START, Heads, intact, remember, remembered
 from shredsaver.journal import Journal
@@ -30,10 +20,13 @@ from shredsaver.kms.base import Tombstone
 from shredsaver.reconcile import DESTRUCTIONS_UNASKED, Dead, Differences, Reconciliation, Standing, compare, latest
 from shredsaver.restraint import FOREVER
 from shredsaver.shredding import Shredding
-from shredsaver.threads import GET_COUNTER, GET_NAME, SET_CUSTOMER
+from shredsaver.threads import GET_COUNTER
 
-ROWS_AT_ONCE: Final = 200
 RESET_COUNTER: Final = sql("UPDATE counters SET next = ? WHERE customer = ? AND generation = ? AND scope = ?")
+HELD_PAGE: Final = sql(
+    f"SELECT {CUSTOMER_COLUMNS} FROM customers WHERE customer > ? AND held_until <> '' "
+    "AND state IN ('live', 'restricted') ORDER BY customer LIMIT 200"
+)
 DELETE_ENTRY: Final = sql("DELETE FROM erasures WHERE seq = ?")
 RENUMBER: Final = sql("UPDATE erasures SET seq = ?, record = ?, mac = ?, chain = ? WHERE seq = ?")
 
@@ -44,7 +37,7 @@ class Restoring:
     def __init__(self, core: Core, keys: GuardedKeys, shredding: Shredding, journal: Journal | None) -> None:
         self._core = core
         self._keys = keys
-        self._shredding = shredding
+        self._applying = Applying(core, keys, shredding)
         self._journal = journal
 
     def reconcile(self, *, confirm: bool, sources: Sequence[Dead] = (), quick: bool = False) -> Plan[Reconciliation]:
@@ -66,23 +59,21 @@ class Restoring:
             differences, damaged, compared = yield from self._look(START, sources)
         if damaged:
             yield from self._repair()
+        mended = 0 if quick or forked else (yield from self._mend_holds())
         many = len(differences.to_destroy) > DESTRUCTIONS_UNASKED and not confirm
         unsure = {dead.customer for dead in differences.to_destroy} if many else set()
-        for dead in differences.to_revoke:
-            if dead.customer in unsure:
-                yield from self._shut(dead)
-            else:
-                yield from self._revoke_again(dead, forked=forked)
-        for dead in differences.to_record:
-            yield from self._revoke_again(dead, forked=forked)
+        sure = [dead for dead in differences.to_revoke if dead.customer not in unsure]
+        yield from self._applying.shut([dead for dead in differences.to_revoke if dead.customer in unsure])
+        yield from self._applying.revoke([*sure, *differences.to_record], forked=forked)
         waiting = [] if forked or many else differences.to_destroy
-        destroyed = yield from self._destroy(waiting)
+        destroyed = yield from self._applying.destroy(waiting)
         found = Reconciliation(
-            revoked=len(differences.to_revoke) - sum(dead.customer in unsure for dead in differences.to_revoke),
+            revoked=len(sure),
             destroyed=destroyed,
             unconfirmed=len(differences.to_destroy) - destroyed,
             recorded=len(differences.to_record),
             repaired=len(damaged),
+            holds=mended,
             forked=forked,
         )
         if found.changed:
@@ -114,27 +105,6 @@ class Restoring:
         known = found and (found[0].seq, found[0].chain) == heads[:2]
         return found[1:] if known else None
 
-    def _destroy(self, waiting: Sequence[Dead]) -> Plan[int]:
-        """Destroys keys on another record's word. What cannot be destroyed now must not keep everyone else waiting."""
-        done = 0
-        for first in range(0, len(waiting), ROWS_AT_ONCE):
-            some = waiting[first : first + ROWS_AT_ONCE]
-            customers, generations = [dead.customer for dead in some], [dead.generation for dead in some]
-            try:
-                yield from call(partial(self._keys.destroy, customers, generations))
-                done += len(some)
-            except LegalHoldError:
-                for dead in some:
-                    try:
-                        yield from call(partial(self._keys.destroy, [dead.customer], [dead.generation]))
-                        done += 1
-                    except LegalHoldError:
-                        continue
-            except KeyServiceError as error:
-                self._core.events.emit("key unavailable", error=type(error).__name__)
-                break
-        return done
-
     def _log(self, heads: Heads) -> Plan[tuple[list[Dead], list[int], tuple[int, bytes]]]:
         """Who is dead by the database's log, the positions at which its chain does not hold, and its last entry."""
         dead: list[Dead] = []
@@ -162,81 +132,39 @@ class Restoring:
     def _rows(self, tokens: Sequence[bytes]) -> Plan[dict[bytes, Standing]]:
         """What the rows of some customers say; an altered one counts as in use, so that every other record wins."""
         rows: dict[bytes, Standing] = {}
-        for first in range(0, len(tokens), ROWS_AT_ONCE):
-            some = tokens[first : first + ROWS_AT_ONCE]
+        for some in pages(tokens):
             yield Begin("read")
-            results = yield from run(*(Statement(GET_CUSTOMER, (token,)) for token in some))
+            (found,) = yield from run(Statement(GET_CUSTOMERS, among(some)))
             yield Commit()
-            for token, result in zip(some, results, strict=True):
-                if not result.rows:
-                    continue
+            for row in found.rows:
                 try:
-                    customer = self._core.customer(result.rows[0])
+                    customer = self._core.customer(row)
                 except RevocationLogDamagedError:
-                    rows[token] = Standing(0, dead=False)
+                    rows[bytes(row[0])] = Standing(0, dead=False)
                 else:
-                    rows[token] = Standing(customer.generation, customer.state in erasure.DEAD)
+                    rows[customer.customer] = Standing(customer.generation, customer.state in erasure.DEAD)
         return rows
 
-    def _revoke_again(self, dead: Dead, *, forked: bool) -> Plan[None]:
-        """Puts a customer out of use whom another record knows as dead, and takes the erasure to its end."""
-        core = self._core
-        yield Begin("write")
-        row, scheduled = yield from run(
-            Statement(LOCK_CUSTOMER, (dead.customer,)), Statement(SCHEDULED_OF, (dead.customer,))
-        )
-        if scheduled.rows:  # it was asked for here as well, and waited for a grace, a hold, or a confirmation
-            one = core.erasure(scheduled.rows[-1])
-            record = {**one.record, "revoked_at": dead.at or now(core), "reconciled_at": now(core)}
-            one = one._replace(state=erasure.REVOKED, generation=max(one.generation, dead.generation), record=record)
-            yield from run(changed(core, one))
-        else:
-            record = self._record(dead, known=bool(row.rows)) | {"revoked_at": dead.at or now(core)}
-            one = Erasure(0, str(uuid4()), dead.customer, dead.generation, erasure.REVOKED, record)
-            one = yield from append(core, one, None)
-        current = self._standing(row.rows, dead)
-        if current.generation <= dead.generation:
-            revoked = Customer(dead.customer, dead.generation, erasure.REVOKED, 0, "")
-            yield from run(Statement(SET_CUSTOMER, core.customer_row(revoked, None)))
-        yield Commit()
-        core.events.emit("revoked", dead.customer, erasure=one.erasure_id)
-        self._shredding.forget(dead.customer, dead.generation)
-        if not forked:
-            yield from self._shredding.finish_or_leave([one])
-
-    def _shut(self, dead: Dead) -> Plan[None]:
-        """Puts a customer out of use until somebody confirms, or reinstates it: one wrong record must not kill many."""
-        core = self._core
-        yield Begin("write")
-        row, scheduled = yield from run(
-            Statement(LOCK_CUSTOMER, (dead.customer,)), Statement(SCHEDULED_OF, (dead.customer,))
-        )
-        if scheduled.rows:
-            yield Rollback()
-            return
-        record = self._record(dead, known=bool(row.rows)) | {"due_at": FOREVER}
-        one = Erasure(0, str(uuid4()), dead.customer, dead.generation, SCHEDULED, record)
-        one = yield from append(core, one, None)
-        current = self._standing(row.rows, dead)
-        (kept,) = yield from run(Statement(GET_NAME, (dead.customer,)))
-        restricted = core.customer_row(
-            current._replace(state=erasure.RESTRICTED), kept.rows[0][0] if kept.rows else None
-        )
-        yield from run(Statement(SET_CUSTOMER, restricted), commit=True)
-        core.events.emit("scheduled", dead.customer, erasure=one.erasure_id)
-
-    def _record(self, dead: Dead, *, known: bool) -> dict[str, Any]:
-        at = now(self._core)
-        return {"requested_at": dead.at or at, "known": known, "purge": True, "reconciled_at": at}
-
-    def _standing(self, rows: Sequence[Any], dead: Dead) -> Customer:
-        """The customer's row; where there is none, or an altered one, as the other record has it."""
-        try:
-            if rows:
-                return self._core.customer(rows[0])
-        except RevocationLogDamagedError:
-            pass
-        return Customer(dead.customer, dead.generation, erasure.LIVE, 0, "")
+    def _mend_holds(self) -> Plan[int]:
+        """Sets holds of the key service anew that do not verify there: the database's rows say who is held, too."""
+        broken = yield from call(self._keys.damaged_holds)
+        if not broken:
+            return 0
+        after, known = b"", {}
+        while True:
+            yield Begin("read")
+            (page,) = yield from run(Statement(HELD_PAGE, (after,)))
+            yield Commit()
+            if not page.rows:
+                break
+            for row in page.rows:
+                after = bytes(row[0])
+                customer = self._core.customer(row)
+                if erasure.held(customer.held_until, self._core.clock()):
+                    until = customer.held_until
+                    known[customer.customer] = "" if until == FOREVER else until.replace("+00:00", "Z")
+        yield from call(partial(self._keys.mend_holds, known))
+        return broken
 
     def _repair(self) -> Plan[None]:
         """Chains the log anew without what does not verify: the key service, whose log does, is the authority."""

@@ -74,6 +74,8 @@ class ShredResult:
         targets: What became of each erasure target.
         receipt: The signed receipt (a compact JWS), None before there is one.
         pending: The steps that are still to be done.
+        verification: How many records of what is left were ``sampled``, by route, and how many keys each was tried
+            with (``keys_tried``); none opened.
     """
 
     erasure_id: str
@@ -93,3 +95,4 @@ class ShredResult:
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     receipt: str | None = None
     pending: tuple[str, ...] = ()
+    verification: Mapping[str, Any] = field(default_factory=dict)

@@ -102,7 +102,7 @@ class Revoking:
             is_held = is_held or (customer is not None and erasure.held(customer.held_until, core.clock()))
             if is_held and not request.defer:
                 yield Rollback()
-                raise held(token)
+                raise (yield from self._refusal(token))
             tree = core.tree(customer) if customer is not None else None
             if customer is not None and tree is None and self._outside.names and not lost:
                 yield Rollback()
@@ -189,7 +189,7 @@ class Revoking:
         """Refuses a batch before any of it is put out of use."""
         for token in tokens if len(tokens) > 1 else ():
             if (yield from self._held(token)):
-                raise held(token)
+                raise (yield from self._refusal(token))
         yield Begin("read")
         for first in range(0, len(tokens), AT_ONCE):
             some = tokens[first : first + AT_ONCE]
@@ -211,7 +211,19 @@ class Revoking:
             return 0
 
     def _held(self, token: bytes) -> Plan[bool]:
-        return (yield from call(partial(self._core.keys.held, token))) is not None
+        """Whether the key service holds the customer, or cannot say."""
+        try:
+            return (yield from call(partial(self._core.keys.held, token))) is not None
+        except LegalHoldError:
+            return True
+
+    def _refusal(self, token: bytes) -> Plan[LegalHoldError]:
+        """Why a customer is not erased: under a hold, or maybe under one."""
+        try:
+            yield from call(partial(self._core.keys.held, token))
+        except LegalHoldError as error:
+            return error
+        return held(token)
 
 
 def held(token: bytes) -> LegalHoldError:

@@ -26,7 +26,7 @@ from shredsaver.listing import Cursor, Lister, Page, Query, Walk
 from shredsaver.memory import Memory
 from shredsaver.reading import Reader
 from shredsaver.requests import Requests
-from shredsaver.reviving import Reviver, config_of, listed
+from shredsaver.reviving import Reviver, config_of
 from shredsaver.upkeep import STRATEGIES, Upkeep
 from shredsaver.writing import Writer
 
@@ -282,7 +282,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
         self, query: Query, after: Cursor | None, size: int
     ) -> Plan[tuple[list_[CheckpointTuple], Cursor | None]]:
         page: Page = yield from self._lister.page(query, self.serde, size, after)
-        return (yield from call(lambda: [listed(self.serde, *found) for found in page.found])), page.after
+        return (yield from call(lambda: [self._reviver.listed(self.serde, *found) for found in page.found])), page.after
 
     def _history(self, config: RunnableConfig, channels: Sequence[str]) -> Plan[Mapping[str, DeltaChannelHistory]]:
         if not channels:

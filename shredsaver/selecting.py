@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from shredsaver.db.base import Plan, Statement, run, sql
+from shredsaver.db.base import Plan, Sql, Statement, run, sql
 from shredsaver.items import ITEM_COLUMNS, ItemRow, Owner, label_tokens
 from shredsaver.namespaces import Namespace
 
@@ -23,22 +23,63 @@ _BEYOND: Final = b"\xff" * 64
 
 # Vectors are long, and whoever opens an item needs to know only whether it has any.
 _HEADS: Final = ITEM_COLUMNS.replace("i.vectors", "length(i.vectors)")
-_OWN: Final = "FROM items i WHERE i.customer = ? AND i.template = ? AND i.generation = ? "
 _LIVE: Final = "AND (i.expires_at IS NULL OR i.expires_at > ?) "
-_UNDER: Final = f"{_OWN}{_LIVE}AND i.labels >= ? AND i.labels <= ? "
+_OWN: Final = f"AND i.template = ? AND i.generation = ? {_LIVE}"
 _NEWEST: Final = "ORDER BY i.updated_at DESC, i.number DESC"
-# By customer and number alone: with the template, SQLite would walk all of it in the order of another index.
-_BY_NUMBER: Final = "FROM items i WHERE i.customer = ? AND i.generation = ? "
-_NUMBERED: Final = f"{_BY_NUMBER}{_LIVE}AND i.number IN ({', '.join('?' * _WIDTH)})"
-
-GET_ITEM: Final = sql(f"SELECT {_HEADS} {_OWN}{_LIVE}AND i.labels = ? AND i.key = ?")
-NEWEST_OF_ALL: Final = sql(f"SELECT {_HEADS} {_OWN}{_LIVE}{_NEWEST} LIMIT ? OFFSET ?")
-NEWEST_UNDER: Final = sql(
-    f"SELECT {_HEADS} {_BY_NUMBER}AND i.number IN (SELECT i.number {_UNDER}{_NEWEST} LIMIT ? OFFSET ?)"
+_NUMBERS: Final = (
+    f"SELECT i.number FROM items i WHERE {{placed}} = ? {_OWN}AND i.labels >= ? AND i.labels <= ? {_NEWEST}"
 )
-NUMBERS_UNDER: Final = sql(f"SELECT i.number {_UNDER}{_NEWEST}")
-HEADS_BY_NUMBER: Final = sql(f"SELECT {_HEADS} {_NUMBERED}")
-ROWS_BY_NUMBER: Final = sql(f"SELECT {ITEM_COLUMNS} {_NUMBERED}")
+# By customer and number alone: with the template, SQLite would walk all of it in the order of another index.
+_NUMBERED: Final = "{numbered} = ? AND i.generation = ? "
+_BY_NUMBER: Final = ("i.number", "{int}")
+# How the customer is written decides which indexes PostgreSQL may take: as it is, the primary key alone.
+_WRITTEN: Final = {
+    "aged": "(i.customer || ''::bytea)",  # items_by_age
+    "placed": "(''::bytea || i.customer)",  # items_by_place
+    "numbered": "substr(i.customer, 1)",  # items_by_number
+}
+
+
+def items_sql(template: str) -> Sql:
+    """As `sql`, for items, the customer written as an index wants it: ``{aged}``, ``{placed}`` or ``{numbered}``."""
+    plain, written = template, template
+    for name, expression in _WRITTEN.items():
+        plain = plain.replace(f"{{{name}}}", "i.customer")
+        written = written.replace(f"{{{name}}}", expression)
+    return Sql(sql(plain).sqlite, sql(written).postgres)
+
+
+def each(columns: str, on: tuple[str, str], wanted: int | str, conditions: str) -> Sql:
+    """Finds items one by one in an index. Its parameters are those of ``wanted``, then those of ``conditions``.
+
+    SQLite does so for ``IN``. PostgreSQL might read all of a customer's items and compare; OFFSET 0 keeps it from that.
+
+    Args:
+        columns: What to select.
+        on: The column that is looked for, and its type as `sql` has it.
+        wanted: How many values of it are given, the same one several times if need be; or the query that gives them.
+        conditions: The other columns of the index, and what else must hold.
+    """
+    column, kind = on
+    listed = wanted if isinstance(wanted, str) else ", ".join("?" * wanted)
+    rows = wanted
+    if not isinstance(rows, str):
+        rows = f"SELECT DISTINCT column1 FROM (VALUES {listed.replace('?', f'(CAST(? AS {kind}))')})"
+    return Sql(
+        items_sql(f"SELECT {columns} FROM items i WHERE {column} IN ({listed}) AND {conditions}").sqlite,
+        items_sql(
+            f"SELECT f.* FROM ({rows}) AS v(value) CROSS JOIN LATERAL "
+            f"(SELECT {columns} FROM items i WHERE {column} = v.value AND {conditions} OFFSET 0) f"
+        ).postgres,
+    )
+
+
+GET_ITEM: Final = sql(f"SELECT {_HEADS} FROM items i WHERE i.customer = ? {_OWN}AND i.labels = ? AND i.key = ?")
+NEWEST_OF_ALL: Final = items_sql(f"SELECT {_HEADS} FROM items i WHERE {{aged}} = ? {_OWN}{_NEWEST} LIMIT ? OFFSET ?")
+NEWEST_UNDER: Final = each(_HEADS, _BY_NUMBER, f"{_NUMBERS} LIMIT ? OFFSET ?", _NUMBERED)
+NUMBERS_UNDER: Final = items_sql(_NUMBERS)
+HEADS_BY_NUMBER: Final = each(_HEADS, _BY_NUMBER, _WIDTH, f"{_NUMBERED}{_LIVE}")
+ROWS_BY_NUMBER: Final = each(ITEM_COLUMNS, _BY_NUMBER, _WIDTH, f"{_NUMBERED}{_LIVE}")
 LIST_NAMESPACES: Final = sql(
     "SELECT n.template, n.labels, n.scope, n.number, n.sealed FROM namespaces n WHERE n.customer = ? "
     "AND n.generation = ? AND EXISTS (SELECT 1 FROM items i WHERE i.customer = n.customer AND i.template = n.template "
@@ -67,7 +108,7 @@ def newest(target: Target, now_ms: int, limit: int, offset: int = 0) -> Plan[lis
     """A page of items, newest first, without their vectors."""
     own, prefix = target.own(now_ms), target.prefix
     if prefix:
-        params = (*target.owner.pair, *own, prefix, prefix + _BEYOND, limit, offset)
+        params = (*own, prefix, prefix + _BEYOND, limit, offset, *target.owner.pair)
         statement = Statement(NEWEST_UNDER, params)
     else:
         statement = Statement(NEWEST_OF_ALL, (*own, limit, offset))
@@ -88,7 +129,7 @@ def rows(target: Target, now_ms: int, wanted: Sequence[int], *, vectors: bool = 
     own = (*target.owner.pair, now_ms)
     template = ROWS_BY_NUMBER if vectors else HEADS_BY_NUMBER
     filled = ((*some, *some[-1:] * (_WIDTH - len(some))) for some in chunks(wanted, _WIDTH))
-    results = yield from run(*(Statement(template, (*own, *some)) for some in filled))
+    results = yield from run(*(Statement(template, (*some, *own)) for some in filled))
     found = (ItemRow(*row) for result in results for row in result.rows)
     return {row.number: row for row in found}
 

@@ -22,7 +22,7 @@ from shredsaver.errors import CustomerRestrictedError
 from shredsaver.listing import Cursor, Lister, Page, Query, Walk
 from shredsaver.memory import Memory, Place
 from shredsaver.reading import WRITE_COLUMNS, Opener, Reader, Write, WriteRow
-from shredsaver.reviving import listed
+from shredsaver.reviving import Reviver
 from shredsaver.threads import GET_THREAD, Found, Ref, check_name, no_owner
 
 PENDING: Final = sql(
@@ -80,7 +80,9 @@ class Showing:
     def __init__(self, core: Core) -> None:
         self._core = core
         # A memory of its own: what is opened to be shown is not kept for use.
-        self._reader = _Reader(core, Memory(), CustomerResolver(lambda _: None))
+        memory = Memory()
+        self._reader = _Reader(core, memory, CustomerResolver(lambda _: None))
+        self._reviver = Reviver(memory, fingerprints=False)
         self._lister = Lister(self._reader)
 
     def checkpoints(self, thread_id: str, serde: SerializerProtocol) -> Iterator[CheckpointTuple]:
@@ -88,7 +90,7 @@ class Showing:
         walk = Walk(Query(self._ref(thread_id), None, "", "", "", {}), None)
         while not walk.done:
             page = self._core.database.run(partial(self._page, walk.query, serde, walk.size, walk.after))
-            yield from walk.take(([listed(serde, *found) for found in page.found], page.after))
+            yield from walk.take(([self._reviver.listed(serde, *found) for found in page.found], page.after))
 
     def _page(self, query: Query, serde: SerializerProtocol, size: int, after: Cursor | None) -> Plan[Page]:
         return (yield from self._lister.page(query, serde, size, after))

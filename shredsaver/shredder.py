@@ -101,8 +101,9 @@ class Shredder(Operations):
                 brings nobody back. Recommended.
             on_event: Called with each `Event`, on the thread where it happened; it must be quick.
             auto_setup: Create missing tables. Without it they must be there and current.
-            fingerprints: Do not serialise and revive again messages of a growing list that are what they were. The
-                stored bytes and what is read are the same without it; only the time differs.
+            fingerprints: Do not serialise and revive again messages of a growing list that are what they were, nor
+                validate messages that were written by the serializer. The stored bytes and what is read are the same
+                without it; only the time differs.
 
         Raises:
             ConfigurationError: An argument cannot work, or database and keys do not belong together.

@@ -8,11 +8,12 @@ makes every copy of the data unreadable. Purging is hygiene. Whatever fails, the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 
-from shredsaver import erasure, proof
+from shredsaver import erasure, proof, sampling
 from shredsaver.core import Erasure
 from shredsaver.db.base import Begin, Commit, Plan, Rollback, call, run
 from shredsaver.erasures import (
@@ -29,7 +30,6 @@ from shredsaver.erasures import (
     unfinished,
 )
 from shredsaver.errors import (
-    CustomerShreddedError,
     DatabaseUnavailableError,
     KeyServiceError,
     LegalHoldError,
@@ -62,8 +62,7 @@ class Shredding(Revoking):
             except LegalHoldError:  # a hold that was set since: those before it are out of use, and go on
                 yield from self.finish(begun)
                 raise
-        yield from self.finish(begun)
-        return (yield from self.results(begun))
+        return (yield from self._finished(begun))
 
     def resume(self) -> Plan[list[ShredResult]]:
         """Finishes every erasure that can be finished now: interrupted ones, and those whose time has come."""
@@ -74,8 +73,17 @@ class Shredding(Revoking):
                 due.append(one)
             elif (yield from self._due(one)):
                 due.append((yield from self.revoke(one)))
-        yield from self.finish(due)
-        return (yield from self.results(due))
+        return (yield from self._finished(due))
+
+    def _finished(self, begun: Sequence[Erasure]) -> Plan[list[ShredResult]]:
+        """As `finish`, and what became of them; an error that says they are not complete tells that too."""
+        try:
+            yield from self.finish(begun)
+        except ShredIncompleteError as error:
+            with suppress(DatabaseUnavailableError):  # that may be why; what is pending is said already
+                error.results = yield from self.results(begun)
+            raise
+        return (yield from self.results(begun))
 
     def resume_due(self) -> Plan[None]:
         """Destroys what was scheduled and whose time has come. Interrupted erasures may be another process's work."""
@@ -216,23 +224,23 @@ class Shredding(Revoking):
         return [step for step in failed if step not in waiting]
 
     def verify(self, one: Erasure) -> Plan[Erasure]:
-        """Counts again, and asks the key service for the keys: it must say that they are no more.
+        """Counts again, asks the key service for the keys, and tries to open a sample of what is left.
 
         Raises:
-            ShredIncompleteError: They are still there, or rows are.
+            ShredIncompleteError: Keys are still there, or something opens, or rows are left that were to be deleted.
         """
+        self.forget(one.customer, one.generation)  # another process may have revoked, and this one have seen no refusal
         try:
-            yield from call(partial(self._core.keys.load, one.customer, one.generation))
-        except CustomerShreddedError:
-            pass
-        else:
+            tried = yield from sampling.verify(self._core, one.customer, one.generation)
+        except sampling.StillOpenError as error:
             raise ShredIncompleteError(
-                f"the key service still gives out the keys of customer {one.customer.hex()} after their destruction",
+                f"customer {one.customer.hex()} is not erased after the destruction of its keys: {error}",
                 pending=erasure.remaining(erasure.REVOKED, purge=one.record["purge"]),
-            )
+            ) from None
         yield Begin("write")
         after = yield from count(one.customer, one.generation)
         record = {"before": after, **one.record, "after": after, "verified_at": now(self._core)}
+        record["verification"] = tried._asdict()
         if one.record["purge"] and any(after.values()):
             yield Rollback()
             raise ShredIncompleteError(
@@ -272,6 +280,7 @@ def result(one: Erasure, receipt: str | None, steps: tuple[str, ...]) -> ShredRe
         verified_at=record.get("verified_at"),
         before=record.get("before", {}),
         after=record.get("after", {}),
+        verification=record.get("verification", {}),
         destruction=record.get("destruction", {}),
         targets=record.get("targets", {}),
         receipt=receipt,

@@ -6,20 +6,22 @@ the batch's own transaction.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, SearchItem, SearchOp
 
 from shredsaver import erasure
+from shredsaver.ahead import Begun
 from shredsaver.core import GET_CUSTOMER, SHARE_CUSTOMER, Core, Customer
-from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, run, sql
+from shredsaver.db.base import Begin, Commit, Plan, Result, Rollback, Statement, run, sql
 from shredsaver.errors import ConfigurationError, CustomerShreddedError, LegalHoldError
 from shredsaver.everybody import Everybody, Wide
 from shredsaver.items import Owner
 from shredsaver.namespaces import SHARED_NAME, Namespace, Owned, Reach, Templates
-from shredsaver.putting import DELETE_NAMESPACE, Put, Putter
+from shredsaver.putting import DELETE_NAMESPACE, LOCK_NAMESPACE, Put, Putter
 from shredsaver.searching import Hit, Searcher, found_item, listed
 from shredsaver.selecting import Target
 from shredsaver.threads import Ref, introduce
@@ -68,24 +70,29 @@ class Storing:
         needed = {read: self._reaches(op) for read, op in batch.reads.items()}
         strangers = yield from self._everybody.find(self._wide(batch, needed))
         ids = {reach.customer_id for reaches in needed.values() for reach in reaches if not reach.everyone}
-        writers = {put.owned.customer_id for put in batch.puts if put.value is not None}
         ids |= {put.owned.customer_id for put in batch.puts}
-        deleters = {put.owned.customer_id for put in batch.puts if put.value is None}
+        who = _Who(
+            sorted((self._token(one), one) for one in ids),
+            {put.owned.customer_id for put in batch.puts if put.value is not None},
+            {put.owned.customer_id for put in batch.puts if put.value is None},
+            write=bool(batch.puts),
+        )
         while True:
-            owners = yield from self._enter(ids, writers, deleters, write=bool(batch.puts))
-            if owners is None:
+            guessed = self._guess(who)
+            work = None if guessed is None else _Work(self, batch, needed, strangers, guessed)
+            entered = yield from self._enter(who, () if work is None else work.statements)
+            if entered is None:
                 continue
-            searcher = Searcher(self._core, self._templates, self._vectors, int(self._core.clock() * 1000))
-            answers: dict[int, Answer] = {}
-            refresh: list[Hit] = []
-            for position in batch.reads:
-                answers[position] = yield from self._read(searcher, batch, position, needed, owners, strangers, refresh)
-            if batch.puts:
-                yield from self._touch(refresh)
-                yield from Putter(self._core, self._dims, self._core.clock()).put(batch.puts, owners)
-            yield Commit()
+            owners, early = entered
+            if work is None:
+                work = _Work(self, batch, needed, strangers, owners)
+                early = yield from run(*work.statements)
+            elif owners != guessed:
+                yield Rollback()
+                continue
+            answers, refresh = yield from work.done(early)
             if refresh and not batch.puts:
-                yield from self._refresh(ids, refresh)
+                yield from self._refresh(who, refresh)
             return answers
 
     def sweep(self) -> Plan[int]:
@@ -105,6 +112,7 @@ class Storing:
             names = sorted({key[:3] for key in keys})
             expired = [(*key, now_ms) for key in keys]
             yield from run(
+                *(Statement(LOCK_NAMESPACE, name) for name in names),
                 Statement(DELETE_EXPIRED, expired, many=True),
                 Statement(DELETE_NAMESPACE, names, many=True),
                 commit=True,
@@ -140,36 +148,41 @@ class Storing:
     def _token(self, customer_id: str | None) -> bytes:
         return self._core.token(*SHARED_NAME) if customer_id is None else self._core.token("customer", customer_id)
 
+    def _guess(self, who: _Who) -> dict[str | None, Owner] | None:
+        """Who they will be found to be, if nothing has changed since they were last met; None if one never was."""
+        owners: dict[str | None, Owner] = {}
+        for token, one in who.tokens:
+            customer = self._core.known(token)
+            tree = None if customer is None else self._core.tree(customer)
+            if customer is None or tree is None:
+                return None
+            owners[one] = Owner(token, customer.generation, tree)
+        return owners
+
     def _enter(
-        self,
-        ids: Iterable[str | None],
-        writers: Container[str | None] = (),
-        deleters: Container[str | None] = (),
-        *,
-        write: bool,
-    ) -> Plan[dict[str | None, Owner] | None]:
+        self, who: _Who, early: Sequence[Statement] = ()
+    ) -> Plan[tuple[dict[str | None, Owner], list[Result]] | None]:
         """Opens the transaction and lets everybody through the fence; None if something had to be fetched first.
 
         Customers that are not known yet have nothing to read, and are introduced when something is written. Those
-        under a hold may not delete.
+        under a hold may not delete. The answers to ``early``, which is asked along with the fence, are given too.
         """
-        tokens = sorted((self._token(one), one) for one in ids)
-        statement = SHARE_CUSTOMER if write else GET_CUSTOMER
-        yield Begin("write" if write else "read")
-        results = yield from run(*(Statement(statement, (token,)) for token, _ in tokens))
+        statement = SHARE_CUSTOMER if who.write else GET_CUSTOMER
+        yield Begin("write" if who.write else "read")
+        results = yield from run(*(Statement(statement, (token,)) for token, _ in who.tokens), *early)
         owners: dict[str | None, Owner] = {}
         strange: list[tuple[bytes, str | None]] = []
         closed: list[Customer] = []
-        for (token, one), result in zip(tokens, results, strict=True):
+        for (token, one), result in zip(who.tokens, results, strict=False):
             if not result.rows:
-                strange += [(token, one)] if one in writers else []
+                strange += [(token, one)] if one in who.writers else []
                 continue
             try:
                 customer = yield from self._core.admit(result.rows[0])
             except CustomerShreddedError:
                 self._vectors.forget_customer(token)  # another process may have shredded
                 raise
-            if one in deleters and erasure.held(customer.held_until, self._core.clock()):
+            if one in who.deleters and erasure.held(customer.held_until, self._core.clock()):
                 yield Rollback()
                 raise LegalHoldError(
                     f"customer {token.hex()} is under a hold: no item of it is deleted until it is released"
@@ -180,7 +193,7 @@ class Storing:
             else:
                 owners[one] = Owner(customer.customer, customer.generation, tree)
         if not strange and not closed:
-            return owners
+            return owners, results[len(who.tokens) :]
         yield Rollback()
         for token, one in strange:
             name = SHARED_NAME[1] if one is None else one
@@ -191,57 +204,121 @@ class Storing:
 
     # -- what -------------------------------------------------------------------------------------------------------
 
-    def _read(
+    def read(
         self,
         searcher: Searcher,
-        batch: Batch,
-        position: int,
-        needed: Mapping[int, Sequence[Reach]],
+        op: GetOp | SearchOp | ListNamespacesOp,
+        reaches: Sequence[Reach],
         owners: Mapping[str | None, Owner],
-        strangers: Mapping[int, list[Any]],
-        refresh: list[Hit],
-    ) -> Plan[Answer]:
-        op = batch.reads[position]
-        reaches = [reach for reach in needed[position] if not reach.everyone and reach.customer_id in owners]
+        query: Sequence[float] | None,
+        strangers: list[Any] | None,
+    ) -> Plan[tuple[Answer, list[Hit]]]:
+        """Carries out a read. Gives its answer and the hits whose expiry it moves."""
+        reaches = [reach for reach in reaches if not reach.everyone and reach.customer_id in owners]
         if isinstance(op, GetOp):
             if not reaches:
-                return None
+                return None, []
             owned = Owned(*reaches[0][:3])
             hit = yield from searcher.get(owners[owned.customer_id], owned, op.key)
             if hit is None:
-                return None
-            refresh += [hit] if op.refresh_ttl and hit.row.ttl is not None else []
-            return hit.item
+                return None, []
+            return hit.item, _renewed(op, [hit])
         if isinstance(op, SearchOp):
             targets = [Target(owners[reach.customer_id], reach.template, reach.labels) for reach in reaches]
-            query = batch.queries.get(position)
-            if position in strangers:
+            if strangers is not None:
                 wide = op._replace(limit=op.limit + op.offset, offset=0)
-                hits = [*strangers[position], *(yield from searcher.search(wide, targets, query))]
+                hits = [*strangers, *(yield from searcher.search(wide, targets, query))]
                 hits.sort(key=_rank, reverse=True)
                 hits = hits[op.offset : op.offset + op.limit]
             else:
                 hits = yield from searcher.search(op, targets, query)
-            refresh += [hit for hit in hits if op.refresh_ttl and hit.row.ttl is not None]
-            return [found_item(hit) for hit in hits]
-        names: set[Namespace] = set(strangers.get(position, ()))
+            return [found_item(hit) for hit in hits], _renewed(op, hits)
+        names: set[Namespace] = set(strangers or ())
         for one in {reach.customer_id for reach in reaches}:
             names.update((yield from searcher.namespaces(owners[one])))
-        return listed(op, names)
+        return listed(op, names), []
 
-    def _refresh(self, ids: Iterable[str | None], hits: Sequence[Hit]) -> Plan[None]:
+    def work(
+        self,
+        batch: Batch,
+        needed: Mapping[int, Sequence[Reach]],
+        strangers: Mapping[int, list[Any]],
+        owners: Mapping[str | None, Owner],
+    ) -> tuple[dict[int, Begun[tuple[Answer, list[Hit]]]], Begun[None] | None]:
+        """Begins what a batch does behind the fence: its reads by position, and its puts."""
+        searcher = Searcher(self._core, self._templates, self._vectors, int(self._core.clock() * 1000))
+        reads = {
+            position: Begun(
+                self.read(searcher, op, needed[position], owners, batch.queries.get(position), strangers.get(position))
+            )
+            for position, op in batch.reads.items()
+        }
+        return reads, Begun(Putter(self._core, self._dims).put(batch.puts, owners)) if batch.puts else None
+
+    def _refresh(self, who: _Who, hits: Sequence[Hit]) -> Plan[None]:
         """Moves the expiry of what was read, in a transaction of its own behind the fence."""
-        ids = set(ids)
-        while (yield from self._enter(ids, write=True)) is None:
+        writing = who._replace(writers=frozenset(), deleters=frozenset(), write=True)
+        while (yield from self._enter(writing)) is None:
             pass
-        yield from self._touch(hits)
+        yield from self.touch(hits)
         yield Commit()
 
-    def _touch(self, hits: Sequence[Hit]) -> Plan[None]:
+    def touch(self, hits: Sequence[Hit]) -> Plan[None]:
+        """Moves the expiry of some items, within the open transaction."""
         now_ms = int(self._core.clock() * 1000)
         rows = [(now_ms, *hit.row[:4], hit.row.number) for hit in hits]
         if rows:
             yield from run(Statement(REFRESH_ITEM, rows, many=True))
+
+
+class _Who(NamedTuple):
+    """Whom a batch is about: their tokens in order, with ids; who gets something, who loses something."""
+
+    tokens: Sequence[tuple[bytes, str | None]]
+    writers: Container[str | None]
+    deleters: Container[str | None]
+    write: bool
+
+
+class _Work:
+    """What a batch does behind the fence, begun."""
+
+    def __init__(
+        self,
+        storing: Storing,
+        batch: Batch,
+        needed: Mapping[int, Sequence[Reach]],
+        strangers: Mapping[int, list[Any]],
+        owners: Mapping[str | None, Owner],
+    ) -> None:
+        self._storing = storing
+        self._reads, self._puts = storing.work(batch, needed, strangers, owners)
+
+    @property
+    def statements(self) -> list[Statement]:
+        """What all of it asks first."""
+        begun: list[Begun[Any]] = [*self._reads.values(), *([] if self._puts is None else [self._puts])]
+        return [statement for one in begun for statement in one.statements]
+
+    def done(self, results: Sequence[Result]) -> Plan[tuple[dict[int, Answer], list[Hit]]]:
+        """The rest of it, given the answers to `statements`, and the commit."""
+        rest = iter(results)
+        answers: dict[int, Answer] = {}
+        refresh: list[Hit] = []
+        for position, begun in self._reads.items():
+            mine = list(islice(rest, len(begun.statements)))
+            answers[position], hits = yield from begun.go_on(mine)
+            refresh += hits
+        if self._puts is None:
+            yield Commit()
+        else:
+            yield from self._storing.touch(refresh)
+            yield from self._puts.go_on(list(rest))
+        return answers, refresh
+
+
+def _renewed(op: GetOp | SearchOp, hits: Sequence[Hit]) -> list[Hit]:
+    return [hit for hit in hits if op.refresh_ttl and hit.row.ttl is not None]
 
 
 def _rank(hit: Hit) -> tuple[bool, float, int, int]:

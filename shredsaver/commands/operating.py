@@ -8,9 +8,21 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from shredsaver.commands.options import AsJson, Database, Keys, answer, console, opened, print_json, working
+from shredsaver.commands.options import (
+    AsJson,
+    Database,
+    Keys,
+    Receipt,
+    answer,
+    checked_file,
+    console,
+    hand_out,
+    opened,
+    print_json,
+    working,
+)
 from shredsaver.doctor import examine
-from shredsaver.errors import ConfigurationError, ShredSaverError
+from shredsaver.errors import ConfigurationError, ShredIncompleteError, ShredSaverError
 from shredsaver.routes import routes as all_routes
 
 
@@ -24,16 +36,19 @@ def init(database: Database = None, keys: Keys = None, as_json: AsJson = False) 
         console.print("the database is ready")
 
 
-def resume(database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
-    """Finish every erasure that can be finished now."""
-    with opened(database, keys) as shredder, working("erasing"):
-        results = shredder.resume()
-    if as_json:
-        print_json(results)
-        return
-    for one in results:
-        answer(one, as_json=False)
-    console.print(f"{len(results)} erasures went on")
+def resume(database: Database = None, keys: Keys = None, receipt: Receipt = None, as_json: AsJson = False) -> None:
+    """Finish every erasure that can be finished now. Exit status 3 if one could not be: it says what is left."""
+    checked_file(receipt)
+    with opened(database, keys) as shredder:
+        try:
+            with working("erasing"):
+                results = shredder.resume()
+        except ShredIncompleteError as error:
+            hand_out(error.results, receipt, as_json=as_json)
+            raise
+    hand_out(results, receipt, as_json=as_json)
+    if not as_json:
+        console.print(f"{len(results)} erasures went on")
 
 
 def rotate(
@@ -128,10 +143,16 @@ def doctor(database: Database = None, keys: Keys = None, as_json: AsJson = False
         raise typer.Exit(1)
 
 
-def bench() -> None:
-    """Run the quick set of benchmarks."""
+def bench(
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Tiny sizes: shows that the benchmarks work here, and measures nothing.")
+    ] = False,
+    only: Annotated[str | None, typer.Option(help="Only those whose name matches this regular expression.")] = None,
+) -> None:
+    """Run the quick set of benchmarks, on SQLite. Exit status 1 if one failed, or none was chosen."""
     try:
         from shredsaver.benchmarks.__main__ import main as run_benchmarks  # type: ignore[import-not-found,unused-ignore]
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"the benchmarks need {error.name}: pip install 'shredsaver[bench]'") from None
-    raise typer.Exit(run_benchmarks(["--quick"]))
+    chosen = [] if only is None else ["--only", only]
+    raise typer.Exit(run_benchmarks(["--smoke" if smoke else "--quick", "--backend", "sqlite", *chosen]))

@@ -20,6 +20,7 @@ from rich.table import Table
 
 from shredsaver.errors import ConfigurationError
 from shredsaver.namespaces import CUSTOMER, SHARED, Mark
+from shredsaver.results import ShredResult
 from shredsaver.shredder import Shredder
 from shredsaver.targets import ErasureTarget
 
@@ -35,6 +36,10 @@ Keys = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Reason = Annotated[str | None, typer.Option(help="A code or case number; free text is sealed and only committed to.")]
 By = Annotated[str | None, typer.Option("--by", help="Who asks, as a code.")]
+Receipt = Annotated[
+    Path | None,
+    typer.Option(help="Write the signed receipts to this file, one a line; also where an erasure is not complete."),
+]
 Namespace = Annotated[
     list[str] | None,
     typer.Option(
@@ -131,6 +136,43 @@ def answer(value: Any, *, as_json: bool) -> None:
         print_json(value)
     else:
         print_fields(value)
+
+
+def checked_file(path: Path | None) -> None:
+    """Refuses a place for receipts that cannot be written, before anything is done that cannot be undone.
+
+    Raises:
+        ConfigurationError: It is a directory, or in none, or may not be written.
+    """
+    if path is None:
+        return
+    there = path.exists()
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if there else path.parent, os.W_OK):
+        raise ConfigurationError(f"{path} cannot be written, so nothing was done: name a file for the receipts")
+
+
+def hand_out(results: Sequence[ShredResult], receipt: Path | None, *, as_json: bool) -> None:
+    """Prints what became of erasures, and writes the receipts there are; says of each that has none why."""
+    if as_json:
+        print_json(results)
+    else:
+        for one in results:
+            print_fields(one)
+    issued = [one.receipt for one in results if one.receipt]
+    if receipt is not None and issued:
+        receipt.write_text("".join(f"{jws}\n" for jws in issued), encoding="ascii")
+    elif receipt is not None:
+        typer.echo(f"{receipt} was not written: there is no receipt yet", err=True)
+    for one in results:
+        if one.receipt is None:
+            why = {
+                "scheduled": f"nothing is destroyed before {one.due_at}, nor while a hold lasts",
+                "revoked": "its keys are not destroyed yet",
+            }.get(one.state, "it is not verified yet")
+            typer.echo(f"no receipt yet of customer {one.customer}: {why}; resume goes on and issues it", err=True)
+        elif one.pending:
+            left = ", ".join(one.pending)
+            typer.echo(f"the receipt of customer {one.customer} says what is still to be done: {left}", err=True)
 
 
 @contextmanager

@@ -17,14 +17,17 @@ from shredsaver.commands.options import (
     Keys,
     Namespace,
     Reason,
+    Receipt,
     answer,
+    checked_file,
     console,
     counted,
+    hand_out,
     opened,
     print_json,
     working,
 )
-from shredsaver.errors import ConfigurationError
+from shredsaver.errors import ConfigurationError, ShredIncompleteError
 
 Customer = Annotated[str, typer.Argument(help="The customer's id, exactly as the application gives it.")]
 
@@ -88,14 +91,18 @@ def shred(
     no_purge: Annotated[bool, typer.Option("--no-purge", help="Destroy the keys and leave the ciphertext.")] = False,
     grace: Annotated[float | None, typer.Option(help="Hours until the keys die, to think again.")] = None,
     defer: Annotated[bool, typer.Option("--defer", help="Under a hold: stop use now, destroy when it ends.")] = False,
-    receipt: Annotated[Path | None, typer.Option(help="Write the signed receipts to this file, one a line.")] = None,
+    receipt: Receipt = None,
     as_json: AsJson = False,
 ) -> None:
-    """Erase customers: end use, destroy keys, delete rows, sign a receipt. There is no way back."""
+    """Erase customers: end use, destroy keys, delete rows, sign a receipt. There is no way back.
+
+    Exit status 3 if a step failed after use had ended: it says what is left, and resume goes on.
+    """
     if grace is not None and (len(customer) > 1 or grace < 0):
         raise ConfigurationError("--grace takes hours from now, and one customer")
     if defer and len(customer) > 1:
         raise ConfigurationError("--defer takes one customer")
+    checked_file(receipt)
     with opened(database, keys) as shredder:
         plans = [shredder.plan(one) for one in customer]
         strangers = [found.status.customer for found in plans if not found.status.known]
@@ -111,23 +118,21 @@ def shred(
                 rows = ", ".join(f"{count:,} {route}" for route, count in found.counts.items())
                 console.print(f"customer {found.status.customer} ({found.status.state}): {rows}")
             typer.confirm("Destroy the keys of all this, for ever?", abort=True)
-        with working("erasing"):
-            if len(customer) == 1:
-                hours = None if grace is None else timedelta(hours=grace)
-                results = [
-                    shredder.shred(
-                        customer[0], reason=reason, requested_by=by, purge=not no_purge, grace=hours, defer=defer
-                    )
-                ]
-            else:
-                results = shredder.shred_many(customer, reason=reason, requested_by=by, purge=not no_purge)
-    if receipt is not None:
-        receipt.write_text("".join(f"{one.receipt}\n" for one in results if one.receipt), encoding="ascii")
-    if as_json:
-        print_json(results)
-        return
-    for one in results:
-        answer(one, as_json=False)
+        hours = None if grace is None else timedelta(hours=grace)
+        try:
+            with working("erasing"):
+                if len(customer) == 1:
+                    results = [
+                        shredder.shred(
+                            customer[0], reason=reason, requested_by=by, purge=not no_purge, grace=hours, defer=defer
+                        )
+                    ]
+                else:
+                    results = shredder.shred_many(customer, reason=reason, requested_by=by, purge=not no_purge)
+        except ShredIncompleteError as error:
+            hand_out(error.results, receipt, as_json=as_json)
+            raise
+    hand_out(results, receipt, as_json=as_json)
 
 
 def enrol(customer: Customer, database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:

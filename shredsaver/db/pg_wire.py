@@ -30,11 +30,15 @@ _MAX_PREPARED: Final = 500  # statements of a connection
 _READABLE: Final = 1
 
 
+_Prepared = tuple[bytes, tuple[int, ...]]
+"""What a prepared statement is told by: its text, and its parameters' types."""
+
+
 class _Command(NamedTuple):
     """Something that was sent and is answered by one result: for a query, or to prepare its statement."""
 
     query: int
-    prepares: tuple[tuple[bytes, tuple[int, ...]], bytes] | None = None
+    prepares: tuple[_Prepared, bytes] | None = None
 
 
 def adapters() -> AdaptersMap:
@@ -58,8 +62,8 @@ class Wire:
         self._pgconn = connection.pgconn
         self._prepare = target.prepare
         self._patience = target.answer_timeout
-        self._names: dict[tuple[bytes, tuple[int, ...]], bytes] = {}
-        self._seen: dict[tuple[bytes, tuple[int, ...]], int] = {}
+        self._names: dict[_Prepared, bytes] = {}
+        self._seen: dict[_Prepared, int] = {}
         self.owed = 0
         """How many answers are on their way that nobody waits for."""
         self._pgconn.enter_pipeline_mode()
@@ -81,9 +85,10 @@ class Wire:
         """
         loader = Transformer(self._connection)
         commands: list[_Command] = []
+        prepared: dict[_Prepared, bytes] = {}
         for number, query in enumerate(queries):
             for params in query.params if query.many else (query.params,):
-                commands += self._send(number, query, params)
+                commands += self._send(number, query, params, prepared)
         self._pgconn.pipeline_sync()
         results = yield from self._receive()
         rows: list[list[tuple[Any, ...]]] = [[] for _ in queries]
@@ -102,16 +107,20 @@ class Wire:
             tags[command.query] = (result.command_status or b"").decode()
         return [Reply(*answer) for answer in zip(rows, changed, tags, strict=True)]
 
-    def _send(self, number: int, query: Query, params: Sequence[Any]) -> list[_Command]:
+    def _send(
+        self, number: int, query: Query, params: Sequence[Any], prepared: dict[_Prepared, bytes]
+    ) -> list[_Command]:
+        """Sends one statement; ``prepared`` holds what is prepared by commands in front of it, if those succeed."""
         text = _numbered(query.text)
         dumper = Transformer(self._connection)
         dumped = dumper.dump_sequence(params, [PyFormat.AUTO] * len(params))
         types, formats = tuple(dumper.types or ()), dumper.formats
         statement = (text, types)
-        name = self._names.get(statement)
+        name = self._names.get(statement) or prepared.get(statement)
         made: list[_Command] = []
         if name is None and self._worth_preparing(statement):
-            name = f"shredsaver_{len(self._names)}_{time.monotonic_ns()}".encode()
+            count = len(self._names) + len(prepared)
+            name = prepared[statement] = f"shredsaver_{count}_{time.monotonic_ns()}".encode()
             self._pgconn.send_prepare(name, text, param_types=types)
             made.append(_Command(number, (statement, name)))
         if name is None:
@@ -121,7 +130,7 @@ class Wire:
         made.append(_Command(number))
         return made
 
-    def _worth_preparing(self, statement: tuple[bytes, tuple[int, ...]]) -> bool:
+    def _worth_preparing(self, statement: _Prepared) -> bool:
         if not self._prepare or len(self._names) >= _MAX_PREPARED:
             return False
         if len(self._seen) > 4 * _MAX_PREPARED:

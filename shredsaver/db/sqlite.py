@@ -334,6 +334,7 @@ def _translate(path: Path, error: sqlite3.Error) -> DatabaseUnavailableError:
         sqlite3.SQLITE_BUSY: "another process holds its write lock; call again",
         sqlite3.SQLITE_FULL: "the disk is full; nothing was written, free some room and call again",
         sqlite3.SQLITE_READONLY: "it may only be read; check the file's and the directory's permissions",
+        sqlite3.SQLITE_CANTOPEN: "this process must be able to write to the file and beside it, and to open files",
         sqlite3.SQLITE_NOTADB: "it is not an SQLite database; check the path",
         sqlite3.SQLITE_CORRUPT: "the file is damaged; restore a backup and run `reconcile`",
     }.get((code or 0) & 0xFF, "nothing was written")

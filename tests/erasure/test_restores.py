@@ -5,7 +5,7 @@ On both databases with keys in local files and in AWS KMS; where a key store is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,67 +22,20 @@ from shredsaver import (
     ShredIncompleteError,
 )
 from shredsaver.core import FIRST_NUMBER
+from shredsaver.db.base import Begin
 from shredsaver.journal import Journal
 from shredsaver.keytree import KeyTree
-from shredsaver.kms.aws_calls import KmsCalls
 from shredsaver.reconcile import Dead
-from tests.fakes.kms_server import KmsServer
-from tests.support.backends import Backend, PostgresServer
+from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
-from tests.support.keyplaces import AwsPlace, AwsPostgresPlace, KeyPlace, LocalPlace
+from tests.support.keyplaces import AWS, LOCAL, SHARED, KeyPlace, places
 
 CALL = Caller("sync")
 
 
-LOCAL = [("sqlite", "local"), ("postgres", "local")]
-AWS = [("sqlite", "aws"), ("postgres", "aws")]
-SHARED = [*AWS, ("postgres", "aws-postgres")]
-
-
-def places(combinations: list[tuple[str, str]]) -> pytest.MarkDecorator:
-    """Runs a drill on these pairs of a database and a key service."""
-    names = ["-".join(pair) for pair in combinations]
-    return pytest.mark.parametrize(("backend", "place"), combinations, indirect=True, ids=names)
-
-
 on_local, on_kms = places(LOCAL), places(SHARED)
 on_both, on_all = places([*LOCAL, *AWS]), places([*LOCAL, *SHARED])
-
-
-@pytest.fixture(scope="module")
-def kms() -> Iterator[KmsServer]:
-    with KmsServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def calls(kms: KmsServer) -> Iterator[KmsCalls]:
-    """One connection for the module, whose waiting moves the clock of the fake: a window of 10 seconds takes none."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in kms.environment.items():
-            patch.setenv(name, value)
-        yield KmsCalls(sleep=kms.clock.advance, clock=kms.clock.now)
-
-
-@pytest.fixture
-def place(request: pytest.FixtureRequest, home: Path) -> Iterator[KeyPlace]:
-    kind = request.param
-    if kind == "local":
-        yield LocalPlace(home)
-        return
-    kms, calls = request.getfixturevalue("kms"), request.getfixturevalue("calls")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shredsaver.kms.aws.KmsCalls", lambda region: calls)
-        if kind == "aws":
-            yield AwsPlace(kms, home)
-            return
-        postgres: PostgresServer = request.getfixturevalue("postgres")
-        database = postgres.database()
-        try:
-            yield AwsPostgresPlace(kms, database)
-        finally:
-            postgres.recycle(database)
 
 
 @pytest.fixture
@@ -396,6 +349,30 @@ def test_many_destructions_on_anothers_word_wait_for_a_confirmation(
             sure.saver.get_tuple(config(f"t-{name}", name))
         assert sure.status(name).state == "purged"
     assert sure.saver.get_tuple(config("t-c-0", names[0])) is not None
+
+
+@on_local
+def test_a_restore_that_lost_many_erasures_takes_a_page_of_them_at_a_time(
+    drill: Drill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with drill.make() as production:
+        core = production._start().core
+        core.keys.destroy([core.token("customer", f"c-{number}") for number in range(450)])
+    began: list[str] = []
+
+    def begin(mode: Any) -> Begin:
+        began.append(mode)
+        return Begin(mode)
+
+    monkeypatch.setattr("shredsaver.applying.Begin", begin)
+    restored = drill.make(drill.old.url)
+    assert restored.reconciliation.revoked == 451
+    assert began == ["write"] * 3
+    assert restored.check_log() == 451
+    drill.check(restored)
+    for number in (0, 199, 200, 449):
+        with pytest.raises(CustomerShreddedError):
+            put(CALL, restored.saver, config("new", f"c-{number}"), {"x": 1})
 
 
 @on_local

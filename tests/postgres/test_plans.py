@@ -231,6 +231,10 @@ def test_statements_are_prepared_once_whatever_the_size_of_numbers(server: Postg
         database.run(lambda number=number: write(Statement(INSERT, (number, b"", ""))))
     statement = Sql("", "SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE 'INSERT INTO things%'")
     assert database.run(lambda: read(Statement(statement)))[0].rows == [(1,)]
+    batch = [(number, b"", "") for number in range(100, 150)]
+    at_once = opened(pool_size=1)
+    at_once.run(lambda: write(Statement(INSERT, batch, many=True)))
+    assert at_once.run(lambda: read(Statement(statement)))[0].rows == [(1,)]
     unprepared = opened(pool_size=1, prepare=False)
     for number in range(10, 15):
         unprepared.run(lambda number=number: write(Statement(INSERT, (number, b"", ""))))

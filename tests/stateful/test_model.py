@@ -2,75 +2,45 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
-from hypothesis.stateful import run_state_machine_as_test
 
-from tests.stateful.machine import Deployment
-from tests.support.backends import PostgresServer, SqliteBackend
+from shredsaver.keytree import KeyTree
+from tests.stateful.checks import CANARY, Checks, deciphered
+from tests.stateful.databases import records
+from tests.stateful.living import Living
+from tests.stateful.running import LONG, QUICK, run
+from tests.stateful.writing import Writing
+from tests.support.backends import Backend
+from tests.support.calls import Caller
+from tests.support.checkpoints import config, put
+from tests.support.processes import PRELOAD
 
-PLAIN = settings(
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    print_blob=True,
-)
-QUICK = settings(PLAIN, max_examples=8, stateful_step_count=20)
-LONG = settings(PLAIN, max_examples=300, stateful_step_count=60)
-
-
-def run_on_sqlite(home: Path, limits: settings) -> None:
-    class OnSqlite(Deployment):
-        def __init__(self) -> None:
-            self.home = home / "run"
-            self.home.mkdir()
-            directory = self.home / "database"
-            directory.mkdir()
-            self.backend = SqliteBackend(directory / "atlas.sqlite")
-            super().__init__()
-
-        def teardown(self) -> None:
-            super().teardown()
-            shutil.rmtree(self.home)
-
-    run_state_machine_as_test(OnSqlite, settings=limits)
+LIGHT = ("shredsaver.db.postgres", "tests.stateful.deeds", "tests.stateful.model", "tests.stateful.opening")
 
 
-def run_on_postgres(home: Path, postgres: PostgresServer, limits: settings) -> None:
-    class OnPostgres(Deployment):
-        copies_allowed = False  # a dump and a restore take seconds: tests/erasure has those
-
-        def __init__(self) -> None:
-            self.home = home / "run"
-            self.home.mkdir()
-            self.backend: Any = postgres.database()
-            super().__init__()
-
-        def teardown(self) -> None:
-            super().teardown()
-            postgres.recycle(self.backend)
-            shutil.rmtree(self.home)
-
-    run_state_machine_as_test(OnPostgres, settings=limits)
+class Machine(Checks, Living, Writing):
+    """All rules and invariants."""
 
 
-def test_on_sqlite(home: Path) -> None:
-    run_on_sqlite(home, QUICK)
-
-
-def test_on_postgres(home: Path, postgres: PostgresServer) -> None:
-    run_on_postgres(home, postgres, settings(QUICK, max_examples=3))
+def test_some_of_everything(home: Path, database_place: Any, key_place: Any) -> None:
+    PRELOAD.extend(LIGHT)
+    run(Machine, home, database_place, key_place, QUICK)
 
 
 @pytest.mark.slow
-def test_on_sqlite_for_long(home: Path) -> None:
-    run_on_sqlite(home, LONG)
+def test_everything_for_long(home: Path, database_place: Any, key_place: Any) -> None:
+    PRELOAD.extend((*LIGHT, "shredsaver.kms.aws", "tests.support.aws"))
+    done = run(Machine, home, database_place, key_place, LONG)
+    print(f"{done.examples} examples, {done.steps} deeds")
 
 
-@pytest.mark.slow
-def test_on_postgres_for_long(home: Path, postgres: PostgresServer) -> None:
-    run_on_postgres(home, postgres, settings(LONG, max_examples=50))
+def test_the_attack_opens_what_lives(shredder: Any, backend: Backend) -> None:
+    """Otherwise it would show nothing that it opens nothing of the dead."""
+    put(Caller("sync"), shredder.saver, config("t", "c-1"), {"x": ["<c-1 1 1>" * 30]})
+    core = shredder._start().core
+    tree = KeyTree.from_bytes(core.keys.load(core.token("customer", "c-1"), 1).secret)
+    opened = [deciphered(tree.derive(one.scope, one.number), one.sealed) for one in records(backend)]
+    assert any(CANARY.search(one) for one in opened)

@@ -25,7 +25,7 @@ def test_the_first_schema_is_brought_up_to_date(
     new = make_shredder()
     assert new.store.search(NS)[0].value == {"n": 1}
     (version,) = backend.execute("SELECT value FROM meta WHERE key = 'schema_version'")[0]
-    assert int(bytes(version)) == len(migrations.MIGRATIONS) == 2
+    assert int(bytes(version)) == len(migrations.MIGRATIONS) == 3
     assert make_shredder(auto_setup=False).store.search(NS) != []
     old.store.put(NS, "k", {"n": 2})  # whoever had it open goes on
     assert new.store.get(NS, "k").value == {"n": 2}

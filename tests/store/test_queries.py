@@ -132,6 +132,31 @@ def test_every_query_uses_an_index(
     assert scanned == {}
 
 
+def indexes(plan: dict[str, Any]) -> Iterator[str]:
+    if "Index Name" in plan:
+        yield plan["Index Name"]
+    for below in plan.get("Plans", ()):
+        yield from indexes(below)
+
+
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_postgres_finds_single_items_by_their_key_or_number_before_it_has_any_statistics(
+    backend: Backend, make_shredder: Callable[..., Shredder], asked: dict[str, tuple[Any, ...]]
+) -> None:
+    make_shredder().store.put((*NS, "n0"), "0", {"n": 0})
+    backend.execute("ALTER TABLE items SET (autovacuum_enabled = off)")
+    asked.clear()
+    use(make_shredder(index={"dims": 2, "embed": embed, "fields": ["text"]}))
+    taken: dict[str, set[str]] = {"i.key = ": set(), "i.number = v.value": set()}
+    with psycopg.connect(backend.url, autocommit=True, options="-c search_path=shredsaver") as connection:
+        for text, params in asked.items():
+            for mark, found in taken.items():
+                if mark in text:
+                    (plan,) = connection.execute(f"EXPLAIN (FORMAT JSON) {text}", params).fetchone()[0]  # type: ignore[index]
+                    found.update(indexes(plan["Plan"]))
+    assert taken == {"i.key = ": {"items_pkey"}, "i.number = v.value": {"items_by_number", "items_by_place"}}
+
+
 @pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 def test_what_a_search_asks_first_reads_no_row_and_sorts_none(
     backend: Backend, shredder: Shredder, asked: dict[str, tuple[Any, ...]]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,6 +19,7 @@ from shredsaver import (
     PayloadError,
     Shredder,
 )
+from shredsaver.putting import Putter
 from tests.support.backends import Backend
 from tests.support.calls import Caller
 
@@ -171,8 +175,10 @@ class TestExpiry:
             original = storing.run
 
             def late(*statements: Any, commit: bool = False) -> Any:
-                if statements[0].sql is storing.DELETE_EXPIRED:
-                    key = statements[0].params[0]
+                for statement in statements:
+                    if statement.sql is not storing.DELETE_EXPIRED:
+                        continue
+                    key = statement.params[0]
                     renewed = storing.sql(
                         "UPDATE items SET expires_at = ? WHERE customer = ? AND template = ? AND labels = ? AND key = ?"
                     )
@@ -184,6 +190,34 @@ class TestExpiry:
             store.sweep_ttl()
         assert core.clock() == now[0]
         assert store.get(NS, "k") is not None
+
+
+@pytest.mark.parametrize("backend", ["postgres"], indirect=True)
+def test_a_namespace_stays_listed_if_its_last_item_goes_while_another_comes(
+    backend: Backend, shredder: Shredder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = shredder.store
+    store.put(NS, "old", {})
+    asked, may_write = threading.Event(), threading.Event()
+    original = Putter._stored
+
+    def paused(self: Putter, job: Any) -> Any:
+        asked.set()
+        assert may_write.wait(60)
+        return original(self, job)
+
+    monkeypatch.setattr(Putter, "_stored", paused)
+    with ThreadPoolExecutor(2) as pool:
+        coming = pool.submit(store.put, NS, "new", {})
+        assert asked.wait(60)
+        going = pool.submit(store.delete, NS, "old")
+        while not going.done() and backend.execute("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(0,)]:
+            time.sleep(0.01)
+        may_write.set()
+        coming.result(60)
+        going.result(60)
+    assert [item.key for item in store.search(NS)] == ["new"]
+    assert store.list_namespaces(prefix=NS) == [NS]
 
 
 class TestBatchesThatFail:

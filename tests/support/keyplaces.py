@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 import psycopg
+import pytest
 
 from tests.fakes.kms_server import KmsServer
 from tests.support.backends import PostgresBackend, SqliteBackend
@@ -133,3 +134,15 @@ class AwsPostgresPlace(AwsPlace):
         with psycopg.connect(url, autocommit=True, options="-c search_path=shredsaver_keys") as connection:
             cursor = connection.execute(statement.replace("?", "%s"), tuple(params))  # type: ignore[arg-type]
             return cursor.fetchall() if cursor.description else []
+
+
+LOCAL = [("sqlite", "local"), ("postgres", "local")]
+AWS = [("sqlite", "aws"), ("postgres", "aws")]
+SHARED = [*AWS, ("postgres", "aws-postgres")]
+"""Pairs of a database and a key service: the fixtures ``backend`` and ``place``."""
+
+
+def places(combinations: list[tuple[str, str]]) -> pytest.MarkDecorator:
+    """Runs a drill on these pairs of a database and a key service."""
+    names = ["-".join(pair) for pair in combinations]
+    return pytest.mark.parametrize(("backend", "place"), combinations, indirect=True, ids=names)

@@ -24,6 +24,9 @@ from tests.support.graphs import line
 from tests.support.steps import hooked
 
 CONTEXT = multiprocessing.get_context("forkserver")
+PRELOAD = ["pytest", "tests.support.processes", "shredsaver.kms.local"]
+"""What other processes have behind them when they begin; more may be added before the first one does."""
+
 SECONDS = 60
 
 
@@ -35,7 +38,7 @@ def start_forks() -> None:
     # Python 3.11 does not pass its path on to this process.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, before)))
     try:
-        CONTEXT.set_forkserver_preload(["pytest", "tests.support.processes", "shredsaver.kms.local"])
+        CONTEXT.set_forkserver_preload(PRELOAD)
         forkserver.ensure_running()
     finally:
         if before is None:
@@ -86,8 +89,15 @@ def apply(shredder: Any, function: Callable[..., Any], *args: Any) -> Any:
     return function(shredder, *args)
 
 
+def _open(database: str, options: dict[str, Any]) -> shredsaver.Shredder:
+    """Opens with these options, or with those that ``prepare`` among them makes here, in the other process."""
+    if prepare := options.get("prepare"):
+        options = prepare()
+    return shredsaver.Shredder.open(database, **options)
+
+
 def _serve(pipe: Connection, database: str, options: dict[str, Any]) -> None:
-    with shredsaver.Shredder.open(database, **options) as shredder:
+    with _open(database, options) as shredder:
         pipe.send(("ok", "open"))
         while True:
             try:
@@ -161,10 +171,10 @@ def _suffer(
         pipe.send(("acknowledged", value))
 
     if deed is None:
-        with hooked(count, keys=keys), shredsaver.Shredder.open(database, **options):
+        with hooked(count, keys=keys), _open(database, options):
             done("open")
     else:
-        with shredsaver.Shredder.open(database, **options) as shredder, hooked(count, keys=keys):
+        with _open(database, options) as shredder, hooked(count, keys=keys):
             deed(shredder, done, *args)
     pipe.send(("finished", steps))
 

@@ -283,6 +283,25 @@ def test_an_element_of_another_kind_is_refused(value: Any, position: int) -> Non
     assert caught.value.__cause__ is None
 
 
+@pytest.mark.parametrize(
+    ("positions", "values"),
+    [
+        ((1, 2), [None, True, -1, 2**64, 1.0, bytearray(b"x"), ("a",)]),
+        ((3, 4, 5), [None, True, False, -1, 2**64, 1.0, bytearray(b"x"), ("a",)]),
+        ((6,), [None, True, -1, 2**64, 1.0, bytearray(b"x"), ("a",)]),
+    ],
+)
+def test_an_element_of_another_kind_among_usual_ones_is_refused(positions: tuple[int, ...], values: list[Any]) -> None:
+    """Where every other element is what it nearly always is, and nothing would be looked at one by one."""
+    for position in positions:
+        for value in values:
+            row: list[Any] = [PART, b"d" * 16, b"c" * 16, 1, 16, 17, b"t" * 16]
+            associated_data(*row)
+            row[position] = value
+            with pytest.raises(FormatError, match=f"table 4: element {position + (position == 6)} is not"):
+                associated_data(*row)
+
+
 @pytest.mark.parametrize("value", [0, 2**32, 2**64 - 1])
 def test_the_ends_of_numbers_are_accepted(value: int) -> None:
     assert msgpack.unpackb(associated_data(PART, b"", b"", value, value, value, b""))[3:6] == [value] * 3
@@ -336,12 +355,13 @@ def test_a_range_opens_to_its_plaintexts() -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 7, 8, 100, 8 * 40, -1])
-def test_one_altered_record_shuts_its_range(bit: int) -> None:
+@pytest.mark.parametrize("position", [2, 3])  # with and without zeros behind the text
+def test_one_altered_record_shuts_its_range(bit: int, position: int) -> None:
     associated, records = records_in(5)
-    number, sealed, key = records[3]
+    number, sealed, key = records[position]
     altered = bytearray(sealed)
     altered[bit // 8 if bit >= 0 else -1] ^= 1 << (bit % 8)
-    records[3] = (number, bytes(altered), key)
+    records[position] = (number, bytes(altered), key)
     with pytest.raises((UnsealError, FormatError), match=f"/{number} "):
         unseal_range(records, associated, ("parts", 17))
 

@@ -1,0 +1,217 @@
+"""Rules: what an application does with threads and items."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from tests.stateful import deeds
+from tests.stateful.clock import CLOCK
+from tests.stateful.machine import HERE, NAMES, STOPPED, WAYS, WHERE, WHO, Deployment, Way
+from tests.stateful.model import Kept, Person, Saved, alike, expected, latest, observed
+from tests.stateful.talks import Noted, go_on, graph, turn
+from tests.support.checkpoints import config
+
+LINES, TALKS = ("0", "1"), ("talk",)
+KEYS = st.sampled_from("ab")
+
+
+class Writing(Deployment):
+    """Threads by single calls and by graphs, items with and without an end."""
+
+    @rule(
+        name=WHO, way=WAYS, number=st.sampled_from(LINES), long=st.booleans(), known=st.booleans(), fork=st.booleans()
+    )
+    def put(self, name: str, way: Way, number: str, long: bool, known: bool, fork: bool) -> None:
+        thread = self.thread(name, number)
+        saved = self.model[name].threads.get(thread, {})
+        newest = latest(saved)
+        parent = min(key for _, key in saved) if fork and newest else newest
+        before = (saved["", parent].values or {})["x"] if parent else []
+        values = {"x": [*before, self.text(name, 30 if long else 1)], "n": self.counter}
+        key = f"1f000000-0000-6000-8000-{self.counter:012x}"
+        here = config(thread, name if not (known and newest) else None)
+        if parent:
+            here["configurable"]["checkpoint_id"] = parent
+
+        def change(person: Person) -> None:
+            person.seen()
+            person.threads.setdefault(thread, {})["", key] = Saved(values, parent)
+
+        self.do(name, way, deeds.put, here, values, self.counter, key, change=change)
+
+    @rule(name=WHO, way=WAYS, number=st.sampled_from(LINES), task=WHERE, long=st.booleans())
+    def put_writes(self, name: str, way: Way, number: str, task: int, long: bool) -> None:
+        thread, person = self.thread(name, number), self.model[name]
+        saved = person.threads.get(thread, {})
+        newest = latest(saved)
+        if newest is None and not person.shredded:
+            return
+        key = newest or "1"
+        value = self.text(name, 30 if long else 1)
+        writes = [("x", value), ("__error__", value)]
+
+        def change(person: Person) -> None:
+            there = person.threads[thread]["", key]
+            there.write(f"task {task}", 0, "x", value)
+            there.write(f"task {task}", -1, "__error__", value)
+
+        here = config(thread, name, checkpoint_id=key)
+        self.do(name, way, deeds.put_writes, here, writes, f"task {task}", change=change)
+
+    # -- graphs -----------------------------------------------------------------------------------------------------
+
+    @rule(
+        name=WHO,
+        way=HERE | STOPPED,
+        durability=st.sampled_from(["sync", "async", "exit"]),
+        deed=st.sampled_from(["turn", "turn", "update", "back"]),
+    )
+    def talk(self, name: str, way: Way, durability: str, deed: str) -> None:
+        thread, person = self.thread(name, "talk"), self.model[name]
+        here = config(thread, name)
+        before = person.threads.get(thread, {})
+        text = self.text(name)
+        act = partial(turn, here=here, text=text, durability=durability)
+        roots = sorted(key for (ns, key), one in before.items() if not ns and one.values is not None)
+        if deed != "turn" and not roots:
+            return
+        if deed == "update":
+            act = lambda flow: flow.update_state(here, {"items": [text]}, as_node="hear")  # noqa: E731
+        elif deed == "back":
+            old = config(thread, None, checkpoint_id=roots[len(roots) // 2])
+            act = lambda flow: flow.invoke(None, old, durability=durability)  # noqa: E731
+        after = copy.deepcopy(person)
+        after.seen()
+        saved = after.threads.setdefault(thread, {})
+
+        def run(flow_of: Any, shredder: Any) -> None:
+            noted.append(Noted(shredder.saver, saved))
+            flow_of(graph(noted[-1].saver))
+
+        noted: list[Noted] = []
+        error = self.refusal(person, held=False, writes=True)
+        outcome = self.attempt(way, lambda shredder: run(act, shredder))
+        if outcome is None:
+            self.settled(name, after, thread, noted)
+            if way.again:
+                self.shredders[way.at].close()
+                self.shredders[way.at] = self.open()
+            if error is None:
+                self.model[name] = after
+                if deed == "turn":
+                    act = partial(go_on, here=here, text=text, durability=durability)
+            outcome = self.attempt(Way(way.at), lambda shredder: run(act, shredder))
+        if error is not None:
+            assert outcome == ("refused", error), (person.state, outcome)
+            return
+        assert outcome is not None
+        assert outcome[0] == "done", outcome
+        self.model[name] = after
+        if deed == "turn":
+            found = self.shredders[0].saver.get_tuple(here)
+            assert found is not None
+            assert any(text in item for item in found.checkpoint["channel_values"]["items"])
+
+    def settled(self, name: str, after: Person, thread: str, noted: list[Noted]) -> None:
+        """Finds out what of an interrupted run is there; all that was acknowledged must be."""
+        token = self.shredders[0]._start().core.token("thread", thread)
+        for one in noted:
+            for doubt in one.doubts:
+                if doubt.stored(self.database.backend, token):
+                    doubt.settle(after.threads[thread])
+            one.doubts.clear()
+        if self.refusal(self.model[name], held=False, writes=True) is None:
+            if not after.threads[thread] and self.model[name].state == "unknown":
+                return
+            found = observed(self.shredders[0], self.threads, NAMES)
+            alike(found, expected({**self.model, name: after}, CLOCK.now))
+
+    # -- threads ----------------------------------------------------------------------------------------------------
+
+    @rule(name=WHO, way=WAYS, number=st.sampled_from(LINES + TALKS))
+    def copy_thread(self, name: str, way: Way, number: str) -> None:
+        source = self.thread(name, number)
+        person = self.model[name]
+        if not person.threads.get(source) or len(person.threads) > 4:
+            return
+        self.counter += 1
+        target = self.thread(name, f"copy {self.counter}")
+
+        def change(person: Person) -> None:
+            person.threads[target] = copy.deepcopy(person.threads[source])
+
+        self.do(name, way, deeds.copy_thread, source, target, change=change)
+
+    @rule(name=WHO, way=WAYS, number=st.sampled_from(LINES))
+    def prune(self, name: str, way: Way, number: str) -> None:
+        thread = self.thread(name, number)
+        if not self.model[name].threads.get(thread):
+            return
+
+        def change(person: Person) -> None:
+            saved = person.threads[thread]
+            newest = latest(saved)
+            assert newest is not None
+            kept = saved["", newest]
+            person.threads[thread] = {("", newest): Saved(kept.values, None, kept.writes)}
+
+        self.do(name, way, deeds.prune, thread, change=change, held=True)
+
+    @rule(name=WHO, way=WAYS, number=st.sampled_from(LINES + TALKS))
+    def delete_thread(self, name: str, way: Way, number: str) -> None:
+        person, thread = self.model[name], self.thread(name, number)
+        if person.shredded or thread not in person.threads:
+            assert self.attempt(Way(way.at), deeds.delete_thread, thread) == ("done", None)
+            return
+        self.do(name, way, deeds.delete_thread, thread, change=lambda p: p.threads.pop(thread), held=True, writes=False)
+
+    # -- items ------------------------------------------------------------------------------------------------------
+
+    @rule(name=WHO, way=WAYS, key=KEYS, long=st.booleans(), minutes=st.sampled_from([None, None, 1.5, 3.5]))
+    def put_item(self, name: str, way: Way, key: str, long: bool, minutes: float | None) -> None:
+        value = {"said": self.text(name, 30 if long else 1)}
+        seconds = None if minutes is None else minutes * 60
+
+        def change(person: Person) -> None:
+            person.seen()
+            person.items[key] = Kept(value, seconds, None if seconds is None else CLOCK.now + seconds)
+
+        self.do(name, way, deeds.put_item, name, key, value, minutes, change=change)
+
+    @rule(name=WHO, way=WAYS, key=KEYS)
+    def delete_item(self, name: str, way: Way, key: str) -> None:
+        self.do(name, way, deeds.delete_item, name, key, change=lambda person: person.items.pop(key, None), held=True)
+
+    @rule(name=WHO, way=WAYS, key=KEYS, refresh=st.booleans())
+    def get_item(self, name: str, way: Way, key: str, refresh: bool) -> None:
+        item = self.model[name].items.get(key)
+        there = item is not None and item.there(CLOCK.now)
+
+        def change(person: Person) -> None:
+            if there and refresh and (seconds := person.items[key].seconds) is not None:
+                person.items[key].expires = CLOCK.now + seconds
+
+        def check(found: Any) -> None:
+            assert found == (item.value if there and item is not None else None)
+
+        self.do(name, way, deeds.get_item, name, key, refresh, change=change, check=check)
+
+    @rule(at=WHERE)
+    def sweep(self, at: int) -> None:
+        going = {
+            (name, key)
+            for name, person in self.model.items()
+            if not person.keeps(CLOCK.now)
+            for key, item in person.items.items()
+            if not item.there(CLOCK.now)
+        }
+        swept = deeds.sweep(self.shredders[at])
+        left = any(person.left for person in self.model.values())
+        assert swept == len(going) or (left and swept > len(going)), (swept, going)
+        for name, key in going:
+            del self.model[name].items[key]

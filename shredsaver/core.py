@@ -113,6 +113,22 @@ class Core:
         associated = associated_data(table, self.deployment, *owner, scope, number, *columns)
         return seal(tree.derive(scope, number), data, associated)
 
+    def seal_rows(
+        self,
+        tree: KeyTree,
+        table: int,
+        owner: tuple[bytes, int],
+        scope: int,
+        first: int,
+        rows: Sequence[bytes],
+        *columns: Any,
+    ) -> list[bytes]:
+        """Seals records of one scope that differ by their number, from ``first`` on."""
+        associated = associated_range(table, self.deployment, *owner, scope, *columns)
+        return [
+            seal(tree.derive(scope, number), data, associated.at(number)) for number, data in enumerate(rows, first)
+        ]
+
     def unseal(
         self,
         tree: KeyTree,
@@ -208,6 +224,12 @@ class Core:
         """What this process saw last of a customer: a guess, until the database was asked again."""
         row = self._verified.get(customer)
         return None if row is None else Customer(*row[:5])
+
+    def admitted(self, customer: bytes, generation: int) -> tuple[Any, ...] | None:
+        """The customer's row as it was last seen, if it lets this generation through. Only a guess, as `known`."""
+        row = self._verified.get(customer)
+        served = row is not None and row[1] == generation and row[2] in erasure.SERVED and self.shut is None
+        return row if served else None
 
     def customer_row(self, customer: Customer, name: bytes | None) -> tuple[Any, ...]:
         """The row to store: `CUSTOMER_COLUMNS` and the sealed name."""

@@ -47,7 +47,7 @@ __all__ = ["PART_START", "Entry", "Value", "join", "needed", "pack_manifest", "s
 _NO_INDEXES: Final[Mapping[bytes, int]] = {}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen, which would cost as much as all else here: nobody changes one
 class Value:
     """A serialised channel value with where its parts are. Its repr shows no payload.
 
@@ -161,23 +161,25 @@ class _Cutter:
             bounds, numbers = array("Q"), array("Q", fresh)
             bounds.extend([end - header for end in ends])
         else:
-            stop = len(old.bounds) - kept.tail
-            shift = len(self.data) - header - old.bounds[-1]
             bounds, numbers = old.bounds[: kept.head], old.numbers[: kept.head]
             bounds.extend([end - header for end in ends])
             numbers.extend(fresh)
-            bounds.extend([end + shift for end in old.bounds[stop:]])
-            numbers.extend(old.numbers[stop:])
+            if kept.tail:
+                stop = len(old.bounds) - kept.tail
+                shift = len(self.data) - header - old.bounds[-1]
+                bounds.extend([end + shift for end in old.bounds[stop:]])
+                numbers.extend(old.numbers[stop:])
         if old is not None and not kept.tail and kept.head > old.indexed:
             indexed, indexes = old.indexed, old.indexes
             levels = [list(ranges) for ranges in old.entry.levels]
-            levels[0] = shortened(levels[0], kept.head - indexed)
+            if kept.head < len(old.bounds):
+                levels[0] = shortened(levels[0], kept.head - indexed)
             extend(levels[0], fresh)
         else:
             indexed, indexes = 0, _NO_INDEXES
             levels = [[]]
             extend(levels[0], numbers)
-        moved, filled = index(levels, old.indexes if old else _NO_INDEXES, self.add)
+        moved, filled = index(levels, old.indexes if old is not None else _NO_INDEXES, self.add)
         indexes = {**indexes, **filled} if filled else indexes
         entry = Entry((self.tag, self.data[:header], len(self.data), *map(tuple, levels)))
         return Value(self.tag, self.data, entry, bounds, numbers, indexed + moved, indexes), self.new
@@ -246,6 +248,8 @@ def _equal(data: bytes, header: int, previous: Value) -> _Kept:
     bounds = previous.bounds
     parts = len(bounds)
     old = memoryview(previous.data)[len(previous.entry.header) :]
+    if data.startswith(old, header):  # the usual case: something was appended
+        return _Kept(parts, 0, header + bounds[-1], len(data))
     shift = len(data) - header - bounds[-1]
 
     def begins(least: int, most: int) -> bool:

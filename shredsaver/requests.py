@@ -54,7 +54,7 @@ class Requests:
         ref = self.thread(thread_id)
         if customer_id is None:
             return ref
-        return ref._replace(customer_id=customer_id, customer=self._core.token("customer", customer_id))
+        return Ref(ref.thread_id, ref.thread, customer_id, self._core.token("customer", customer_id))
 
     def checkpoint(
         self,
@@ -70,7 +70,7 @@ class Requests:
         values = {channel: _snapshot(value) for channel, value in checkpoint["channel_values"].items()}
         run_id, source, step = stored.get("run_id"), stored.get("source"), stored.get("step")
         counters = stored.get("counters_since_delta_snapshot") or {}
-        uses_delta = bool(counters) or any(isinstance(value, _DeltaSnapshot) for value in values.values())
+        uses_delta = bool(counters) or _DeltaSnapshot in map(type, values.values())
         return ref, NewCheckpoint(
             ns=configurable.get("checkpoint_ns") or "",
             checkpoint_id=checkpoint["id"],
@@ -121,9 +121,10 @@ def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str,
     """The metadata to store: as LangGraph's ``get_checkpoint_metadata``, but text stays as it is, NUL and all."""
     stored: dict[str, Any] = dict(metadata)
     for source in (config.get("metadata"), config.get("configurable")):
-        for key, value in (source or {}).items():
-            if key in stored or key in EXCLUDED_METADATA_KEYS or key.startswith("__"):
-                continue
-            if isinstance(value, str | int | float):
-                stored[key] = value
+        if source:
+            for key, value in source.items():
+                if key in EXCLUDED_METADATA_KEYS or key in stored or key.startswith("__"):
+                    continue
+                if isinstance(value, (str, int, float)):
+                    stored[key] = value
     return stored

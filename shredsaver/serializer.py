@@ -15,8 +15,8 @@ from shredsaver.errors import FormatError, UnsealError
 from shredsaver.keytree import KeyTree
 from shredsaver.records import Typed, unpack
 from shredsaver.sealing import SERIALIZED
+from shredsaver.serialising import serialise
 from shredsaver.threads import LAST_NUMBER, Ref, introduce
-from shredsaver.writing import serialise
 
 SCOPE: Final = 4
 """The scope of what a serializer seals. Numbers are drawn at random, since no table counts them."""

@@ -25,6 +25,9 @@ from shredsaver.memory import Memory, Place
 from shredsaver.sealing import CUSTOMER_NAME, THREAD_NAME
 
 LAST_NUMBER: Final = 2**32 - 1
+FULL: Final = LAST_NUMBER - 1_000_000
+"""A thread with a number from here on moves to fresh scopes before it is next written."""
+
 SCOPE_COUNTER: Final = 0
 """The row of ``counters`` that hands out scopes to a customer's threads."""
 
@@ -152,7 +155,18 @@ def check_name(core: Core, tree: KeyTree, found: Found, ref: Ref) -> None:
         raise UnsealError(f"threads/{place.thread.hex()}: the row carries another thread's name")
 
 
-def claim(core: Core, memory: Memory, resolver: CustomerResolver, ref: Ref) -> Plan[tuple[Place, KeyTree]]:
+class Stand(NamedTuple):
+    """What a write to a thread rests on: where the thread stands, its customer's opened tree, and who let it through.
+
+    ``fence`` is the customer's row, `CUSTOMER_COLUMNS`, as it was admitted.
+    """
+
+    place: Place
+    tree: KeyTree
+    fence: tuple[Any, ...]
+
+
+def claim(core: Core, memory: Memory, resolver: CustomerResolver, ref: Ref) -> Plan[Stand]:
     """The thread to write to, claimed for the customer if nobody has it yet, with the customer's opened tree.
 
     Raises:
@@ -185,13 +199,12 @@ def claim(core: Core, memory: Memory, resolver: CustomerResolver, ref: Ref) -> P
         if found is None:
             old = Place(*threads.rows[0][:7]) if threads.rows else None
             yield from allot(core, ref, customer, tree, old)
-        elif (
-            found.place.scope < fresh or max(found.place.next_record, found.place.next_part) >= LAST_NUMBER - 1_000_000
-        ):
+        elif found.place.scope < fresh or max(found.place.next_record, found.place.next_part) > FULL:
             yield from allot(core, ref, customer, tree, found.place)
         else:
             check_name(core, tree, found, ref)
-            return memory.at(found.place).place, tree
+            memory.at(found.place)
+            return Stand(found.place, tree, tuple(threads.rows[0][8:14]))
 
 
 def introduce(core: Core, ref: Ref) -> Plan[None]:

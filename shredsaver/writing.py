@@ -1,40 +1,47 @@
 """Writing a checkpoint or pending writes: serialise, cut, seal, then one transaction.
 
-Everything is sealed before the transaction begins, under numbers that are only assumed to be free. The transaction asks
-the fence, checks and allocates the numbers with one UPDATE, and inserts. Where the assumption was wrong (another writer
-was faster), the thread is looked at again and the parts are sealed again.
+Everything is sealed before the transaction begins, under numbers that are only assumed to be free, for a customer that
+was let through when it was last looked at. One UPDATE asks the fence whether that still is so, checks and allocates the
+numbers; then the rows are inserted. Where an assumption was wrong (another writer was faster), the thread is looked at
+again and the parts are sealed again.
 """
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from shredsaver import sealing
-from shredsaver.core import SHARE_CUSTOMER, Core
+from shredsaver.core import CUSTOMER_COLUMNS, SHARE_CUSTOMER, Core
 from shredsaver.customers import CustomerResolver
-from shredsaver.db.base import Begin, Plan, Rollback, Statement, T, call, run, sql
-from shredsaver.errors import DatabaseUnavailableError, PayloadError
+from shredsaver.db.base import Begin, Plan, Rollback, Statement, call, run, sql
+from shredsaver.errors import DatabaseUnavailableError
 from shredsaver.fingerprints import Print, applies, dump
-from shredsaver.keytree import KeyPuncturedError, KeyTree
+from shredsaver.keytree import KeyPuncturedError
 from shredsaver.memory import Known, Memory, Place, ThreadMemory
 from shredsaver.parts import Value, split
 from shredsaver.reading import load_manifest
 from shredsaver.records import CheckpointRecord, Typed, pack_checkpoint, pack_write
 from shredsaver.sealing import CHECKPOINT, PART, WRITE
-from shredsaver.threads import LAST_NUMBER, Ref, claim, no_owner
+from shredsaver.serialising import attempt, check_size, serialise
+from shredsaver.threads import FULL, Ref, Stand, claim, no_owner
 
 ATTEMPTS: Final = 1000
 PRINTED: Final = 6
 """Messages of a list from which its print pays."""
-ADVANCE_THREAD: Final = sql(
+_ADVANCE: Final = (
     "UPDATE threads SET next_record = ?, next_part = ?, touched_at = ?, "
     "uses_delta = CASE WHEN ? = 1 THEN 1 ELSE uses_delta END "
     "WHERE thread = ? AND customer = ? AND generation = ? AND scope = ? AND next_record = ? AND next_part = ? "
-    "AND epoch = ?"
+    "AND epoch = ? AND EXISTS (SELECT 1 FROM customers WHERE "
+)
+# The fence in the same statement: the customer's row must be, to the byte, the one that was admitted.
+ADVANCE_THREAD: Final = sql(
+    _ADVANCE + " AND ".join(f"{column} = ?" for column in CUSTOMER_COLUMNS.split(", ")) + " {share})"
 )
 ADD_PART: Final = sql("INSERT INTO parts (thread, generation, scope, number, sealed) VALUES (?, ?, ?, ?, ?)")
 PUT_CHECKPOINT: Final = sql(
@@ -84,51 +91,26 @@ class NewWrite(NamedTuple):
     value: Any
 
 
+@dataclass(slots=True)
+class Draft:
+    """A checkpoint whose parts are serialised, once whatever happens: nodes may go on with the values."""
+
+    checkpoint: Typed
+    metadata: Typed
+    values: dict[str, Typed]
+    prints: dict[str, Print]
+
+
 class Sealed(NamedTuple):
     """What one attempt is going to insert, and what to remember once it is committed."""
 
     statements: Sequence[Statement]
-    place: Place
+    stand: Stand
+    after: Place
     """Where the thread stands afterwards."""
     values: Mapping[str, Value]
     manifest: tuple[str, Mapping[str, Known]] | None
     elements: Mapping[bytes, int]
-
-
-def serialise(serde: SerializerProtocol, value: Any, what: str) -> Typed:
-    """The serializer's tag and bytes of a value.
-
-    Raises:
-        PayloadError: As `attempt`, or it is above the limit.
-    """
-    tag, data = attempt(partial(serde.dumps_typed, value), value, what)
-    check_size(data, what)
-    return tag, bytes(data)
-
-
-def check_size(data: bytes, what: str) -> None:
-    """Refuses a value above the limit before anything is written.
-
-    Raises:
-        PayloadError: It is.
-    """
-    if len(data) > sealing.MAX_PLAINTEXT:
-        raise PayloadError(f"{what} has {len(data)} bytes, above the limit of {sealing.MAX_PLAINTEXT}: split it")
-
-
-def attempt(function: Callable[[], T], value: Any, what: str) -> T:
-    """Calls what serialises a value.
-
-    Raises:
-        PayloadError: The serializer cannot take it. Its own error is not chained: it may quote the value.
-    """
-    try:
-        return function()
-    except Exception as error:  # noqa: BLE001 -- a serializer may raise anything
-        raise PayloadError(
-            f"{what} cannot be serialised: a {type(value).__name__} raised {type(error).__name__}. Keep plain data, "
-            "messages, dataclasses or pydantic models in the state, or give a serializer that knows the type"
-        ) from None
 
 
 class Writer:
@@ -142,16 +124,16 @@ class Writer:
 
     def put(self, ref: Ref, new: NewCheckpoint, serde: SerializerProtocol) -> Plan[None]:
         """Stores a checkpoint; one with the same id is replaced."""
-        prints: dict[str, Print] = {}
-        checkpoint, metadata, typed = yield from call(partial(self._serialised, ref, new, serde, prints))
+        draft, sealed = yield from call(partial(self._draft, ref, new, serde))
         for _ in range(ATTEMPTS):
-            place, tree = yield from self._stand(ref)
-            inherited = yield from self._inherit(ref, new, typed, serde)
-            pack = partial(self._seal_checkpoint, place, tree, new, (checkpoint, metadata, typed, inherited))
-            sealed = yield from call(partial(_numbered, place, tree, pack))
-            if (yield from self._commit(ref, place, tree, sealed, uses_delta=new.uses_delta)):
-                self._remember(new.ns, sealed, new.run, prints)
+            if sealed is None:
+                stand = yield from claim(self.core, self.memory, self.resolver, ref)
+                parent = yield from self._parent(ref, new, draft, serde)
+                sealed = yield from call(partial(self._seal_checkpoint, stand, new, draft, parent, serde))
+            if (yield from self._commit(sealed, uses_delta=new.uses_delta)):
+                self._remember(new.ns, sealed, new.run, draft.prints)
                 return
+            sealed = None
         raise _contended(ref)
 
     def put_writes(
@@ -164,190 +146,213 @@ class Writer:
         serde: SerializerProtocol,
     ) -> Plan[None]:
         """Stores pending writes of a task (its id and path)."""
-        typed = yield from call(
-            lambda: [(write, serialise(serde, write.value, f"a write to {write.channel!r}")) for write in new]
-        )
+        where = (ns, checkpoint_id, *task)
+        typed, sealed = yield from call(partial(self._draft_writes, ref, where, new, serde))
         for _ in range(ATTEMPTS):
-            place, tree = yield from self._stand(ref)
-            pack = partial(self._seal_writes, place, tree, (ns, checkpoint_id, *task), typed)
-            sealed = yield from call(partial(_numbered, place, tree, pack))
-            if (yield from self._commit(ref, place, tree, sealed, uses_delta=False)):
+            if sealed is None:
+                stand = yield from claim(self.core, self.memory, self.resolver, ref)
+                sealed = yield from call(partial(self._seal_writes, stand, where, typed))
+            if (yield from self._commit(sealed, uses_delta=False)):
                 self._remember(ns, sealed)
                 return
+            sealed = None
         raise _contended(ref)
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _serialised(
-        self, ref: Ref, new: NewCheckpoint, serde: SerializerProtocol, prints: dict[str, Print]
-    ) -> tuple[Typed, Typed, dict[str, Typed]]:
-        """The checkpoint, its metadata and the changed values, serialised; fills ``prints`` by channel."""
+    def _draft(self, ref: Ref, new: NewCheckpoint, serde: SerializerProtocol) -> tuple[Draft, Sealed | None]:
+        """Serialises the checkpoint, its metadata and the changed values; seals them if all else is in memory."""
         known = self.memory.get(ref.thread)
         printed = self.fingerprints and applies(serde)
-        typed: dict[str, Typed] = {}
+        draft = Draft(
+            serialise(serde, new.checkpoint, "the checkpoint"),
+            serialise(serde, new.metadata, "the checkpoint's metadata"),
+            {},
+            {},
+        )
         for channel, value in new.values.items():
             if channel not in new.changed and new.parent_id:
                 continue
             what = f"the value of channel {channel!r}"
             if printed and type(value) is list and len(value) >= PRINTED:
                 before = known.prints.get((new.ns, channel)) if known is not None else None
-                typed[channel], taken = attempt(partial(dump, serde, value, before), value, what)
-                check_size(typed[channel][1], what)
+                draft.values[channel], taken = attempt(partial(dump, serde, value, before), value, what)
+                check_size(draft.values[channel][1], what)
                 if taken is not None:
-                    prints[channel] = taken
+                    draft.prints[channel] = taken
             else:
-                typed[channel] = serialise(serde, value, what)
-        checkpoint = serialise(serde, new.checkpoint, "the checkpoint")
-        return checkpoint, serialise(serde, new.metadata, "the checkpoint's metadata"), typed
+                draft.values[channel] = serialise(serde, value, what)
+        stand = self._stand(ref, known)
+        parent = self._known_parent(known, new, draft)
+        if stand is None or parent is None:
+            return draft, None
+        return draft, self._seal_checkpoint(stand, new, draft, parent, serde)
 
-    def _stand(self, ref: Ref) -> Plan[tuple[Place, KeyTree]]:
-        """Where the thread stands, from memory if it is known there: the transaction checks it anyway."""
-        known = self.memory.get(ref.thread)
-        if known is not None and ref.customer in (None, known.place.customer):
-            place = known.place
-            tree = self.core.keyring.cached(place.customer, place.generation, 0)
-            if tree is not None and max(place.next_record, place.next_part) < LAST_NUMBER - 1_000_000:
-                return place, tree
-        return (yield from claim(self.core, self.memory, self.resolver, ref))
+    def _draft_writes(
+        self, ref: Ref, where: tuple[str, str, str, str], new: Sequence[NewWrite], serde: SerializerProtocol
+    ) -> tuple[list[tuple[NewWrite, Typed]], Sealed | None]:
+        typed = [(write, serialise(serde, write.value, f"a write to {write.channel!r}")) for write in new]
+        stand = self._stand(ref, self.memory.get(ref.thread))
+        return typed, None if stand is None else self._seal_writes(stand, where, typed)
 
-    def _inherit(
-        self, ref: Ref, new: NewCheckpoint, typed: dict[str, Typed], serde: SerializerProtocol
-    ) -> Plan[dict[str, Known]]:
-        """The unchanged channels' values, where the parent has them; the others are serialised after all."""
-        wanted = (new.values.keys() | (new.delta - new.changed)) - typed.keys()
-        if not wanted:
+    def _stand(self, ref: Ref, known: ThreadMemory | None) -> Stand | None:
+        """Where the thread stands, from memory if all is known there: the transaction checks it anyway."""
+        if known is None:
+            return None
+        place = known.place
+        if ref.customer != place.customer and ref.customer is not None:
+            return None
+        fence = self.core.admitted(place.customer, place.generation)
+        if fence is None or place.next_record > FULL or place.next_part > FULL:
+            return None
+        tree = self.core.keyring.cached(place.customer, place.generation, fence[3])
+        return None if tree is None else Stand(place, tree, fence)
+
+    @staticmethod
+    def _wanted(new: NewCheckpoint, draft: Draft) -> set[str]:
+        """The channels whose values did not change: they are where the parent has them."""
+        return (new.values.keys() | (new.delta - new.changed)) - draft.values.keys()
+
+    def _known_parent(self, known: ThreadMemory | None, new: NewCheckpoint, draft: Draft) -> Mapping[str, Known] | None:
+        if not self._wanted(new, draft):
             return {}
-        known = self.memory.get(ref.thread)
-        parent = known.manifests.get((new.ns, new.parent_id)) if known else None
+        return known.manifests.get((new.ns, new.parent_id)) if known is not None else None
+
+    def _parent(
+        self, ref: Ref, new: NewCheckpoint, draft: Draft, serde: SerializerProtocol
+    ) -> Plan[Mapping[str, Known]]:
+        """The parent's manifest, from the database if need be."""
+        parent = self._known_parent(self.memory.get(ref.thread), new, draft)
         if parent is None:
             parent = yield from load_manifest(self.core, self.memory, ref, new.ns, new.parent_id, serde)
+        return parent
+
+    def _seal_checkpoint(
+        self,
+        stand: Stand,
+        new: NewCheckpoint,
+        draft: Draft,
+        parent: Mapping[str, Known],
+        serde: SerializerProtocol,
+    ) -> Sealed:
         inherited = {}
-        for channel in wanted:
+        for channel in self._wanted(new, draft):
             found = parent.get(channel)
             if found is not None and channel in new.versions and _same(found.version, new.versions[channel]):
                 inherited[channel] = found
             elif channel in new.values:
-                typed[channel] = serialise(serde, new.values[channel], f"the value of channel {channel!r}")
-        return inherited
+                draft.values[channel] = serialise(serde, new.values[channel], f"the value of channel {channel!r}")
+        return _numbered(stand, lambda first: self._checkpoint_rows(stand, new, draft, inherited, first))
 
-    def _seal_checkpoint(
-        self,
-        place: Place,
-        tree: KeyTree,
-        new: NewCheckpoint,
-        content: tuple[Typed, Typed, Mapping[str, Typed], Mapping[str, Known]],
-        first: tuple[int, int],
+    def _checkpoint_rows(
+        self, stand: Stand, new: NewCheckpoint, draft: Draft, inherited: Mapping[str, Known], first: tuple[int, int]
     ) -> Sealed:
-        checkpoint, metadata, typed, inherited = content
+        place, tree, _ = stand
         known = self._known(place)
+        record_number, part_number = first
         values: dict[str, Value] = {}
         parts: list[bytes] = []
         manifest = dict(inherited)
-        for channel, (tag, data) in typed.items():
-            previous = known.values.get((new.ns, channel)) if known else None
-            values[channel], added = split(tag, data, previous, known.elements if known else {}, first[1] + len(parts))
+        for channel, (tag, data) in draft.values.items():
+            previous = known.values.get((new.ns, channel)) if known is not None else None
+            elements: Mapping[bytes, int] = known.elements if known is not None else {}
+            if parts:  # what two channels have in common is stored once
+                elements = ChainMap(_numbers(parts, part_number), elements)  # type: ignore[arg-type]
+            value, added = split(tag, data, previous, elements, part_number + len(parts))
             parts += added
-            manifest[channel] = Known(new.versions.get(channel), values[channel].entry)
+            values[channel] = value
+            manifest[channel] = Known(new.versions.get(channel), value.entry)
         record = pack_checkpoint(
-            CheckpointRecord(checkpoint, metadata, {channel: found.entry for channel, found in manifest.items()})
+            CheckpointRecord(
+                draft.checkpoint, draft.metadata, {channel: found.entry for channel, found in manifest.items()}
+            )
         )
         columns = (new.parent_id, new.run, new.source, new.step)
         key = (place.thread, new.ns, new.checkpoint_id)
-        sealed = self.core.seal(tree, CHECKPOINT, place.owner, place.scope, first[0], record, *key, *columns)
-        row = (*key, place.generation, *columns, place.scope, first[0], sealed)
-        statements = [*self._part_rows(place, tree, parts, first[1]), Statement(PUT_CHECKPOINT, row)]
-        if new.run and not (known and new.run in known.runs):
+        owner, scope = place.owner, place.scope
+        sealed = self.core.seal(tree, CHECKPOINT, owner, scope, record_number, record, *key, *columns)
+        statements = self._part_rows(stand, parts, part_number)
+        row = (*key, place.generation, *columns, scope, record_number, sealed)
+        statements.append(Statement(PUT_CHECKPOINT, row))
+        if new.run and not (known is not None and new.run in known.runs):
             statements.append(Statement(ADD_RUN, (new.run, place.thread)))
-        after = place._replace(next_record=first[0] + 1, next_part=first[1] + len(parts))
-        elements = {part: first[1] + offset for offset, part in enumerate(parts)}
-        return Sealed(statements, after, values, (new.checkpoint_id, manifest), elements)
+        after = place.moved(record_number + 1, part_number + len(parts))
+        return Sealed(statements, stand, after, values, (new.checkpoint_id, manifest), _numbers(parts, part_number))
 
     def _seal_writes(
+        self, stand: Stand, where: tuple[str, str, str, str], typed: Sequence[tuple[NewWrite, Typed]]
+    ) -> Sealed:
+        return _numbered(stand, lambda first: self._write_rows(stand, where, typed, first))
+
+    def _write_rows(
         self,
-        place: Place,
-        tree: KeyTree,
+        stand: Stand,
         where: tuple[str, str, str, str],
         typed: Sequence[tuple[NewWrite, Typed]],
         first: tuple[int, int],
     ) -> Sealed:
+        place, tree, _ = stand
         ns, checkpoint_id, task_id, task_path = where
         known = self._known(place)
+        elements: Mapping[bytes, int] = known.elements if known is not None else {}
+        number, part_number = first
+        key = (place.thread, ns, checkpoint_id, task_id)
+        owner, scope = place.owner, place.scope
         parts: list[bytes] = []
         kept: list[tuple[Any, ...]] = []
         replacing: list[tuple[Any, ...]] = []
-        for offset, (write, (tag, data)) in enumerate(typed):
-            value, added = split(tag, data, None, known.elements if known else {}, first[1] + len(parts))
+        for write, (tag, data) in typed:
+            value, added = split(tag, data, None, elements, part_number + len(parts))
             parts += added
-            key = (place.thread, ns, checkpoint_id, task_id)
-            number = first[0] + offset
-            sealed = self.core.seal(
-                tree,
-                WRITE,
-                place.owner,
-                place.scope,
-                number,
-                pack_write(value.entry),
-                *key,
-                str(write.idx),
-                task_path,
-                write.channel,
-            )
-            row = (*key, write.idx, place.generation, task_path, write.channel, place.scope, number, sealed)
+            columns = (str(write.idx), task_path, write.channel)
+            sealed = self.core.seal(tree, WRITE, owner, scope, number, pack_write(value.entry), *key, *columns)
+            row = (*key, write.idx, place.generation, task_path, write.channel, scope, number, sealed)
             (replacing if write.idx < 0 else kept).append(row)
-        statements = self._part_rows(place, tree, parts, first[1])
+            number += 1
+        statements = self._part_rows(stand, parts, part_number)
         if kept:
             statements.append(Statement(ADD_WRITE, kept, many=True))
         if replacing:
             statements.append(Statement(PUT_WRITE, replacing, many=True))
-        after = place._replace(next_record=first[0] + len(typed), next_part=first[1] + len(parts))
-        elements = {part: first[1] + offset for offset, part in enumerate(parts)}
-        return Sealed(statements, after, {}, None, elements)
+        after = place.moved(number, part_number + len(parts))
+        return Sealed(statements, stand, after, {}, None, _numbers(parts, part_number))
 
     def _known(self, place: Place) -> ThreadMemory | None:
         known = self.memory.get(place.thread)
         return known if known is not None and known.place.same_thread(place) else None
 
-    def _part_rows(self, place: Place, tree: KeyTree, parts: Sequence[bytes], first: int) -> list[Statement]:
+    def _part_rows(self, stand: Stand, parts: Sequence[bytes], first: int) -> list[Statement]:
         if not parts:
             return []
-        scope = place.scope + 1
-        rows = [
-            (
-                place.thread,
-                place.generation,
-                scope,
-                number,
-                self.core.seal(tree, PART, place.owner, scope, number, part, place.thread),
-            )
-            for number, part in enumerate(parts, first)
-        ]
+        place = stand.place
+        thread, generation, scope = place.thread, place.generation, place.scope + 1
+        sealed = self.core.seal_rows(stand.tree, PART, place.owner, scope, first, parts, thread)
+        rows = [(thread, generation, scope, number, record) for number, record in enumerate(sealed, first)]
         return [Statement(ADD_PART, rows, many=True)]
 
-    def _commit(self, ref: Ref, place: Place, tree: KeyTree, sealed: Sealed, *, uses_delta: bool) -> Plan[bool]:
-        """Asks the fence, allocates, inserts. False where the thread or the keys are not what they were."""
-        after = sealed.place
-        advance = (after.next_record, after.next_part, int(self.core.clock() * 1000), int(uses_delta), *place)
+    def _commit(self, sealed: Sealed, *, uses_delta: bool) -> Plan[bool]:
+        """Asks the fence and allocates, inserts. False where the thread or the keys are not what they were."""
+        place, _, fence = sealed.stand
+        after = sealed.after
+        now = int(self.core.clock() * 1000)
+        advance = (after.next_record, after.next_part, now, int(uses_delta), *place, *fence)
         yield Begin("write")
-        row, advanced = yield from run(Statement(SHARE_CUSTOMER, (place.customer,)), Statement(ADVANCE_THREAD, advance))
+        (advanced,) = yield from run(Statement(ADVANCE_THREAD, advance))
+        if advanced.changed:
+            yield from run(*sealed.statements, commit=True)
+            return True
+        (row,) = yield from run(Statement(SHARE_CUSTOMER, (place.customer,)))
         if not row.rows:
             no_owner(place)
-        now = yield from self.core.admit(row.rows[0], place.generation)
-        if self.core.keyring.cached(now.customer, now.generation, now.key_version) is not tree:
-            yield Rollback()
-            yield from self.core.load_tree(now)
-            return False
-        if not advanced.changed:
-            yield Rollback()
-            yield from claim(self.core, self.memory, self.resolver, ref)
-            return False
-        yield from run(*sealed.statements, commit=True)
-        return True
+        yield from self.core.admit(row.rows[0], place.generation)
+        yield Rollback()
+        return False
 
     def _remember(
         self, ns: str, sealed: Sealed, run_token: bytes = b"", prints: Mapping[str, Print] | None = None
     ) -> None:
         self.memory.remember(
-            sealed.place,
+            sealed.after,
             ns=ns,
             values=sealed.values,
             prints=prints,
@@ -357,8 +362,9 @@ class Writer:
         )
 
 
-def _numbered(place: Place, tree: KeyTree, pack: Callable[[tuple[int, int]], Sealed]) -> Sealed:
+def _numbered(stand: Stand, pack: Callable[[tuple[int, int]], Sealed]) -> Sealed:
     """Seals under the next numbers, jumping over those whose keys were punctured."""
+    place, tree, _ = stand
     first = (place.next_record, place.next_part)
     while True:
         try:
@@ -370,6 +376,10 @@ def _numbered(place: Place, tree: KeyTree, pack: Callable[[tuple[int, int]], Sea
                 raise
             # Where both are alive, a number further on was not: step over it.
             first = (record, part) if (record, part) != first else (record + 1, part + 1)
+
+
+def _numbers(parts: Sequence[bytes], first: int) -> dict[bytes, int]:
+    return {part: number for number, part in enumerate(parts, first)}
 
 
 def _same(one: object, other: object) -> bool:

@@ -74,7 +74,8 @@ class SqliteDatabase:
         self._executor_lock = threading.Lock()
         self._closed = False
         self._create(create, mode)
-        self._opened = self.fingerprint()
+        self._file = str(self._path)
+        self._opened = self._identity()
         self._readers.append(self._connect())
 
     @property
@@ -84,11 +85,15 @@ class SqliteDatabase:
 
     def fingerprint(self) -> str:
         """Device and inode of the file: a copy or a restored backup has another, a renamed file keeps it."""
+        device, inode = self._identity()
+        return f"sqlite:{device}:{inode}"
+
+    def _identity(self) -> tuple[int, int]:
         try:
-            found = os.stat(self._path)
+            found = os.stat(self._file)
         except OSError as error:
             raise _unavailable(self._path, error) from None
-        return f"sqlite:{found.st_dev}:{found.st_ino}"
+        return found.st_dev, found.st_ino
 
     def run(self, factory: PlanFactory[T]) -> T:
         """Runs a plan on this thread. See `Database.run`."""
@@ -220,7 +225,7 @@ class SqliteDatabase:
     def _in_place(self) -> None:
         # Connections that are open go on with a file that was moved, new ones with what took its place: what was
         # written would be spread over two databases, and a shred seen in one of them only.
-        if self.fingerprint() != self._opened:
+        if self._identity() != self._opened:
             raise DatabaseUnavailableError(
                 f"the database {self._path} was moved or replaced while it was open: close it, and open it again"
             )

@@ -252,14 +252,16 @@ class Writer:
         record_number, part_number = first
         values: dict[str, Value] = {}
         parts: list[bytes] = []
+        added: dict[bytes, int] = {}
+        elements: Mapping[bytes, int] = known.elements if known is not None else {}
         manifest = dict(inherited)
         for channel, (tag, data) in draft.values.items():
             previous = known.values.get((new.ns, channel)) if known is not None else None
-            elements: Mapping[bytes, int] = known.elements if known is not None else {}
-            if parts:  # what two channels have in common is stored once
-                elements = ChainMap(_numbers(parts, part_number), elements)  # type: ignore[arg-type]
-            value, added = split(tag, data, previous, elements, part_number + len(parts))
-            parts += added
+            # What two channels have in common is stored once.
+            existing = ChainMap(added, elements) if added else elements  # type: ignore[arg-type]
+            value, more = split(tag, data, previous, existing, part_number + len(parts))
+            added.update(_numbers(more, part_number + len(parts)))
+            parts += more
             values[channel] = value
             manifest[channel] = Known(new.versions.get(channel), value.entry)
         record = pack_checkpoint(
@@ -277,7 +279,7 @@ class Writer:
         if new.run and not (known is not None and new.run in known.runs):
             statements.append(Statement(ADD_RUN, (new.run, place.thread)))
         after = place.moved(record_number + 1, part_number + len(parts))
-        return Sealed(statements, stand, after, values, (new.checkpoint_id, manifest), _numbers(parts, part_number))
+        return Sealed(statements, stand, after, values, (new.checkpoint_id, manifest), added)
 
     def _seal_writes(
         self, stand: Stand, where: tuple[str, str, str, str], typed: Sequence[tuple[NewWrite, Typed]]
@@ -299,11 +301,14 @@ class Writer:
         key = (place.thread, ns, checkpoint_id, task_id)
         owner, scope = place.owner, place.scope
         parts: list[bytes] = []
+        added: dict[bytes, int] = {}
         kept: list[tuple[Any, ...]] = []
         replacing: list[tuple[Any, ...]] = []
         for write, (tag, data) in typed:
-            value, added = split(tag, data, None, elements, part_number + len(parts))
-            parts += added
+            existing = ChainMap(added, elements) if added else elements  # type: ignore[arg-type]
+            value, more = split(tag, data, None, existing, part_number + len(parts))
+            added.update(_numbers(more, part_number + len(parts)))
+            parts += more
             columns = (str(write.idx), task_path, write.channel)
             sealed = self.core.seal(tree, WRITE, owner, scope, number, pack_write(value.entry), *key, *columns)
             row = (*key, write.idx, place.generation, task_path, write.channel, scope, number, sealed)
@@ -315,7 +320,7 @@ class Writer:
         if replacing:
             statements.append(Statement(PUT_WRITE, replacing, many=True))
         after = place.moved(number, part_number + len(parts))
-        return Sealed(statements, stand, after, {}, None, _numbers(parts, part_number))
+        return Sealed(statements, stand, after, {}, None, added)
 
     def _known(self, place: Place) -> ThreadMemory | None:
         known = self.memory.get(place.thread)

@@ -177,3 +177,18 @@ def test_no_warning_is_raised_by_plain_values(call: Caller, saver: Any) -> None:
         warnings.simplefilter("error")
         put(call, saver, config(), {"x": [1, "two"]})
         call(saver, "get_tuple", config())
+
+
+def test_what_two_channels_have_in_common_is_stored_once(make_shredder: Callable[..., Any], backend: Any) -> None:
+    call, shared, own = Caller("sync"), [f"{number} of a list " * 20 for number in range(5)], ["of its own " * 20]
+    saver = make_shredder().saver
+    where = put(call, saver, config(), {"a": shared, "b": shared + own, "c": own})
+    assert backend.execute("SELECT count(*) FROM parts") == [(6,)]
+    saver.put_writes(where, [("a", ["new " * 40]), ("b", ["new " * 40, *shared])], "task")
+    assert backend.execute("SELECT count(*) FROM parts") == [(7,)]
+    found = make_shredder().saver.get_tuple(config())
+    assert found.checkpoint["channel_values"] == {"a": shared, "b": shared + own, "c": own}
+    assert [(channel, value) for _, channel, value in found.pending_writes] == [
+        ("a", ["new " * 40]),
+        ("b", ["new " * 40, *shared]),
+    ]

@@ -6,7 +6,8 @@ with whatever key the key service still gives, which for a shredded customer is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -17,9 +18,14 @@ from shredsaver.errors import CustomerShreddedError, FormatError, UnsealError
 from shredsaver.items import ITEM_COLUMNS, ItemRow, Owner, open_item
 from shredsaver.keytree import KeyTree
 from shredsaver.memory import Place
+from shredsaver.namespaces import SHARED_NAME
+from shredsaver.outside import Outside
 from shredsaver.purging import count
 from shredsaver.reading import CHECKPOINT_COLUMNS, WRITE_COLUMNS, CheckpointRow, Opener, WriteRow
+from shredsaver.restraint import EVENTS_OF, EventRow, open_event
 from shredsaver.results import CustomerStatus
+from shredsaver.sealing import CUSTOMER_NAME
+from shredsaver.threads import GET_NAME
 
 PAGE: Final = 64
 THREADS: Final = sql(
@@ -42,6 +48,10 @@ ITEMS: Final = sql(
 TOMBSTONES: Final = sql("SELECT count(*) FROM erasures WHERE customer = ? AND state NOT IN ('scheduled', 'cancelled')")
 
 
+_PAYLOADS: Final = ("checkpoints", "writes", "parts", "items", "events")
+_ROUTES: Final = ("live state", "resumable snapshots", *_PAYLOADS, "tombstones", "threads")
+
+
 @dataclass(frozen=True)
 class RouteCount:
     """Rows of a route, and how many of them open with today's keys."""
@@ -55,20 +65,40 @@ class Audit:
     """What is there of a customer.
 
     Attributes:
-        status: Where the customer stands.
+        status: Where the customer stands; None in an audit of everybody.
         routes: By route: ``live state`` (threads whose latest checkpoint opens), ``resumable snapshots``,
-            ``checkpoints``, ``writes``, ``parts``, ``items``, and ``tombstones`` (they hold no payload: none opens).
+            ``checkpoints``, ``writes``, ``parts``, ``items``, ``events`` (who held or restricted it, and why),
+            ``tombstones`` (they hold no payload: none opens), and ``target NAME`` for each erasure target: what it
+            still has, all of which counts as open.
         damaged: Rows that should open and do not, by name.
+        unanswered: Erasure targets that did not answer.
     """
 
-    status: CustomerStatus
+    status: CustomerStatus | None
     routes: Mapping[str, RouteCount]
     damaged: Sequence[str] = field(default=())
+    unanswered: Sequence[str] = field(default=())
 
     @property
     def opens(self) -> int:
         """How many records open, over all routes that hold payloads."""
-        return sum(self.routes[route].opens for route in ("checkpoints", "writes", "parts", "items"))
+        return sum(self.routes[route].opens for route in _PAYLOADS)
+
+    @classmethod
+    def of_all(cls, audits: Iterable[Audit]) -> Audit:
+        """The sum of some audits."""
+        rows: Counter[str] = Counter()
+        opens: Counter[str] = Counter()
+        damaged: list[str] = []
+        unanswered: dict[str, None] = {}
+        for one in audits:
+            for route, found in one.routes.items():
+                rows[route] += found.rows
+                opens[route] += found.opens
+            damaged += one.damaged
+            unanswered.update(dict.fromkeys(one.unanswered))
+        routes = dict.fromkeys((*_ROUTES, *rows))
+        return cls(None, {route: RouteCount(rows[route], opens[route]) for route in routes}, damaged, (*unanswered,))
 
 
 class _Tally(NamedTuple):
@@ -84,12 +114,16 @@ class _Tally(NamedTuple):
 class Auditor:
     """The plans that count. Holds what they share; one for each deployment."""
 
-    def __init__(self, core: Core, administration: Administration) -> None:
+    def __init__(self, core: Core, administration: Administration, outside: Outside) -> None:
         self._core = core
         self._administration = administration
+        self._outside = outside
 
-    def audit(self, token: bytes) -> Plan[Audit]:
-        """Counts a customer's records and tries to open each, page by page. Works before, during and after a shred."""
+    def audit(self, token: bytes, customer_id: str | None) -> Plan[Audit]:
+        """Counts a customer's records and tries to open each, page by page. Works before, during and after a shred.
+
+        Targets are asked by the id; without one, by the id that is sealed in the customer's row.
+        """
         status = yield from self._administration.status(token)
         tree = yield from self._tree(token)
         tally = _Tally({}, {}, [])
@@ -107,17 +141,54 @@ class Auditor:
                 break
             after = bytes(threads.rows[-1][0])
         yield from self._items(token, status.generation, tree, tally)
+        yield from self._events(token, status.generation, tree, tally)
         yield Begin("read")
         (dead,) = yield from run(Statement(TOMBSTONES, (token,)))
         counted = yield from count(token, max(status.generation, 1))
         yield Commit()
         routes = {
             route: RouteCount(tally.rows.get(route, 0), tally.opens.get(route, 0))
-            for route in ("live state", "resumable snapshots", "checkpoints", "writes", "parts", "items")
+            for route in ("live state", "resumable snapshots", *_PAYLOADS)
         }
         routes["tombstones"] = RouteCount(int(dead.rows[0][0]), 0)
         routes["threads"] = RouteCount(counted["threads"], routes["live state"].opens)
-        return Audit(status, routes, tuple(tally.damaged))
+        if customer_id is None and tree is not None:
+            customer_id = yield from self._id(token, status.generation, tree)
+        told = yield from self._outside.count(token, status.generation, customer_id, tree, status.erasure_id)
+        routes.update({f"target {name}": RouteCount(left, left) for name, left in told.items() if left is not None})
+        return Audit(status, routes, tuple(tally.damaged), tuple(name for name, left in told.items() if left is None))
+
+    def _id(self, token: bytes, generation: int, tree: KeyTree) -> Plan[str | None]:
+        """The customer's id. None for the deployment's own, which is nobody's."""
+        if token == self._core.token(*SHARED_NAME):
+            return None
+        yield Begin("read")
+        (found,) = yield from run(Statement(GET_NAME, (token,)))
+        yield Commit()
+        if not found.rows or found.rows[0][0] is None:
+            return None
+        where = ("customers", token)
+        opened = self._core.unseal(tree, CUSTOMER_NAME, (token, generation), 0, 0, found.rows[0][0], where)
+        return opened.decode("utf-8")
+
+    def _events(self, token: bytes, generation: int, tree: KeyTree | None, tally: _Tally) -> Plan[None]:
+        seq = 0
+        while True:
+            yield Begin("read")
+            (page,) = yield from run(Statement(EVENTS_OF, (token, seq, PAGE)))
+            yield Commit()
+            for row in map(EventRow._make, page.rows):
+                seq = row.seq
+                opens = False
+                if tree is not None and row.generation == generation:
+                    try:
+                        open_event(self._core, tree, token, row)
+                        opens = True
+                    except (UnsealError, FormatError) as error:
+                        tally.damaged.append(str(error))
+                tally.add("events", opens=opens)
+            if len(page.rows) < PAGE:
+                return
 
     def _tree(self, token: bytes) -> Plan[KeyTree | None]:
         """The tree, whatever the customer's state says, as long as the key service gives it; straight from there."""

@@ -55,7 +55,9 @@ KINDS: Final = (
 
 _WARNINGS: Final = frozenset({"incomplete", "refused read", "refused write", "reconciled", "key unavailable"})
 _SPANS: Final = frozenset({"shred", "resume", "reconcile", "audit"})
-_READS: Final = frozenset({"_get", "_page", "_history", "_owner", "_threads", "_items", "audit", "page", "status"})
+_READS: Final = frozenset(
+    {"_get", "_page", "_history", "_owner", "_threads", "_items", "_events", "pending", "audit", "page", "status"}
+)
 _TOKEN: Final = re.compile(r"\bcustomer ([0-9a-f]{32})\b")
 
 

@@ -23,6 +23,7 @@ from shredsaver.errors import ConfigurationError, FormatError
 from shredsaver.items import ITEM_COLUMNS, ItemRow, Owner, item_of, open_item
 from shredsaver.memory import Place
 from shredsaver.namespaces import Templates
+from shredsaver.restraint import EVENTS_OF, EventRow, open_event
 from shredsaver.saver import ShredSaver
 from shredsaver.selecting import items_sql
 from shredsaver.showing import Pending, Showing, admit_to_show
@@ -68,6 +69,10 @@ class Exporter:
         while items := database.run(partial(self._items, token, number)):
             for number, item in items:  # noqa: B007 -- where the next page begins
                 yield _line(item_line(item))
+        seq = 0
+        while events := database.run(partial(self._events, token, seq)):
+            for seq, event in events:  # noqa: B007 -- where the next page begins
+                yield _line(event)
 
     def _owner(self, token: bytes) -> Plan[Owner]:
         """The customer behind the fence, the transaction closed again."""
@@ -97,11 +102,13 @@ class Exporter:
         yield from self._core.load_tree(self._core.customer(row.rows[0]))
 
     def _page(self, token: bytes, statement: Sql, after: object) -> Plan[tuple[Owner, Sequence[Sequence[Any]]]]:
+        """A page of a customer's living generation; `EVENTS_OF` gives those of all."""
         while True:
             yield Begin("read")
             owner = yield from self._enter(token)
             if owner is not None:
-                (page,) = yield from run(Statement(statement, (*owner.pair, after, PAGE)))
+                key = (token,) if statement is EVENTS_OF else owner.pair
+                (page,) = yield from run(Statement(statement, (*key, after, PAGE)))
                 yield Commit()
                 return owner, page.rows
             yield Rollback()
@@ -123,6 +130,19 @@ class Exporter:
                 )
             found.append((row.number, item_of(namespace, content, row)))
         return found
+
+    def _events(self, token: bytes, after: int) -> Plan[list[tuple[int, dict[str, Any]]]]:
+        found: list[tuple[int, dict[str, Any]]] = []
+        while True:
+            owner, rows = yield from self._page(token, EVENTS_OF, after)
+            for row in map(EventRow._make, rows):
+                after = row.seq
+                if row.generation == owner.generation:
+                    told = open_event(self._core, owner.tree, token, row)
+                    line = {"type": "event", "kind": row.kind, "at": row.at, "until": row.until or None, **told}
+                    found.append((row.seq, line))
+            if found or len(rows) < PAGE:
+                return found
 
 
 def header(customer_id: str, generation: int, at: str) -> dict[str, Any]:
@@ -191,7 +211,7 @@ def read_lines(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
             found = json.loads(line)
         except (ValueError, RecursionError):
             raise FormatError(f"line {number} of the export is no JSON") from None
-        known = isinstance(found, dict) and found.get("type") in ("export", "checkpoint", "writes", "item")
+        known = isinstance(found, dict) and found.get("type") in ("export", "checkpoint", "writes", "item", "event")
         if not known or (number == 1) != (found["type"] == "export"):
             raise FormatError(f"line {number} of the export is no line of {FORMAT}")
         if number == 1 and found.get("format") != FORMAT:

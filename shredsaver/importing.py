@@ -42,6 +42,8 @@ class Importer:
                     self._checkpoint(saver, line)
                 elif line["type"] == "writes" and saver is not None:
                     self._writes(saver, line)
+                elif line["type"] == "event":
+                    pass  # what was decided about the data there, not data
                 else:
                     self._item(customer_id, line)
             except (KeyError, TypeError, AttributeError, InvalidNamespaceError):

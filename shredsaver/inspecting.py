@@ -25,13 +25,36 @@ class Inspecting:
 
     # -- proof ------------------------------------------------------------------------------------------------------
 
-    def audit(self, customer_id: str) -> Audit:
-        """Counts by route what is there of a customer, and how much of it opens: before, during and after a shred."""
-        return self._run(partial(self._start().auditor.audit, self._token(customer_id)))
+    def audit(self, customer_id: str | None = None) -> Audit:
+        """Counts by route what is there of a customer, and how much of it opens: before, during and after a shred.
 
-    async def aaudit(self, customer_id: str) -> Audit:
+        Without a customer, of everybody whom the database knows, one after the other.
+        """
+        if customer_id is None:
+            return Audit.of_all(self.audits())
+        return self._run(partial(self._start().auditor.audit, self._token(customer_id), customer_id))
+
+    async def aaudit(self, customer_id: str | None = None) -> Audit:
         """As `audit`."""
-        return await self._arun(partial(self._start().auditor.audit, self._token(customer_id)))
+        if customer_id is None:
+            return Audit.of_all([one async for one in self.aaudits()])
+        return await self._arun(partial(self._start().auditor.audit, self._token(customer_id), customer_id))
+
+    def audits(self) -> Iterator[Audit]:
+        """The audit of each customer whom the database knows, in the order of their tokens."""
+        after = b""
+        while page := self._run(partial(self._start().administration.page, after)):
+            for one in page:
+                after = bytes.fromhex(one.customer)
+                yield self._run(partial(self._start().auditor.audit, after, None))
+
+    async def aaudits(self) -> AsyncIterator[Audit]:
+        """As `audits`."""
+        after = b""
+        while page := await self._arun(partial(self._start().administration.page, after)):
+            for one in page:
+                after = bytes.fromhex(one.customer)
+                yield await self._arun(partial(self._start().auditor.audit, after, None))
 
     def receipts(self) -> Iterator[str]:
         """Every receipt of the deployment in the order of the chain, for `receipts.verify_chain`."""

@@ -60,6 +60,12 @@ class Outside:
         """
         if not self._targets:
             return None, 0
+        thread_ids, unnamed = yield from self._thread_ids(token, generation, tree)
+        data = json.dumps([customer_id, thread_ids]).encode("ascii")
+        return self._core.seal_own("retry", erasure_id, data), unnamed
+
+    def _thread_ids(self, token: bytes, generation: int, tree: KeyTree | None) -> Plan[tuple[list[str], int]]:
+        """The ids of a customer's threads, within the open transaction, and how many have none that opens."""
         thread_ids: list[str] = []
         unnamed = 0
         (found,) = yield from run(Statement(NAMES_OF_THREADS, (token, generation)))
@@ -73,8 +79,35 @@ class Outside:
                 thread_ids.append(open_name(self._core, tree, stands, name))
             except (UnsealError, FormatError):
                 unnamed += 1
-        data = json.dumps([customer_id, thread_ids]).encode("ascii")
-        return self._core.seal_own("retry", erasure_id, data), unnamed
+        return thread_ids, unnamed
+
+    def count(
+        self, token: bytes, generation: int, customer_id: str | None, tree: KeyTree | None, erasure_id: str | None
+    ) -> Plan[dict[str, int | None]]:
+        """What each target still has of a customer; None for one that does not answer.
+
+        The threads are those of the customer's living generation, or what an erasure that goes on keeps for its
+        targets; that also tells the id where it is not given. Of whom nobody knows the id, no target is asked.
+        """
+        if not self._targets:
+            return {}
+        yield Begin("read")
+        thread_ids: list[str] = []
+        if tree is not None:
+            thread_ids, _ = yield from self._thread_ids(token, generation, tree)
+        elif erasure_id is not None:
+            (found,) = yield from run(Statement(erasures.GET_RETRY, (erasure_id,)))
+            if found.rows and found.rows[0][0] is not None:
+                kept = self._core.unseal_own("retry", erasure_id, bytes(found.rows[0][0]))
+                customer_id, thread_ids = json.loads(kept)
+        yield Commit()
+        if customer_id is None:
+            return {}
+        context = ErasureContext(erasure_id or "", customer_id, tuple(thread_ids))
+        counts: dict[str, int | None] = {}
+        for target in self._targets:
+            counts[target.name] = yield from call(partial(_remaining, target, context))
+        return counts
 
     def erase(self, one: Erasure, after: str) -> Plan[Erasure]:
         """Asks the targets of one stage that have not erased yet. Failures are kept in the entry, not raised."""
@@ -175,3 +208,10 @@ class Outside:
             if attempt < ATTEMPTS:
                 self._sleep(FIRST_DELAY * 2 ** (attempt - 1))
         return {"status": FAILED, "attempts": ATTEMPTS, "remaining": remaining, "error": error}
+
+
+def _remaining(target: ErasureTarget, context: ErasureContext) -> int | None:
+    try:
+        return target.remaining(context)
+    except Exception:  # noqa: BLE001 -- foreign code; that it did not answer is in the audit
+        return None

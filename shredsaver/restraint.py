@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from shredsaver import erasure, receipts
 from shredsaver.core import LOCK_CUSTOMER, Core, Customer, shredded
 from shredsaver.db.base import Begin, Plan, Rollback, Statement, call, run, sql
 from shredsaver.erasures import CANCELLED, EVENT_COUNTER, SCHEDULED_OF, SET_RETRY, changed, latest, now, number
-from shredsaver.errors import ConfigurationError, CustomerShreddedError
+from shredsaver.errors import ConfigurationError, CustomerShreddedError, FormatError
+from shredsaver.keytree import KeyTree
 from shredsaver.sealing import REASON
 from shredsaver.threads import GET_NAME, SET_CUSTOMER
 
@@ -32,10 +33,41 @@ _TOLD: Final = {
 FIRST_EVENT: Final = 16
 FOREVER: Final = "9999-12-31T23:59:59.000+00:00"
 GET_EVENT_CHAIN: Final = sql("SELECT chain FROM events WHERE seq = ?")
+EVENTS_OF: Final = sql(
+    "SELECT seq, at, kind, generation, until, number, sealed FROM events WHERE customer = ? AND seq > ? "
+    "ORDER BY seq LIMIT ?"
+)
 ADD_EVENT: Final = sql(
     "INSERT INTO events (seq, at, kind, customer, generation, until, number, sealed, chain) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+
+
+class EventRow(NamedTuple):
+    """An entry of the log of events, as `EVENTS_OF` gives it."""
+
+    seq: int
+    at: str
+    kind: str
+    generation: int
+    until: str
+    number: int
+    sealed: bytes
+
+
+def open_event(core: Core, tree: KeyTree, customer: bytes, row: EventRow) -> dict[str, str | None]:
+    """Who decided and why: ``reason`` and ``requested_by``.
+
+    Raises:
+        UnsealError: It is not this entry's, or the customer's keys are no more.
+        FormatError: It opens to something else.
+    """
+    owner, where = (customer, row.generation), ("events", customer, row.seq)
+    opened = core.unseal(tree, REASON, owner, SCOPE, row.number, row.sealed, where, f"event/{row.seq}")
+    match json.loads(opened):
+        case {"reason": str() | None as reason, "requested_by": str() | None as requested_by}:
+            return {"reason": reason, "requested_by": requested_by}
+    raise FormatError(f"events/{row.seq}: the entry opens to something that is none")
 
 
 class Restraint:

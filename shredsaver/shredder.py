@@ -226,7 +226,7 @@ class Started:
         self.journal = journal
         self.restraint = Restraint(self.core)
         self.administration = Administration(self.core, self.outside)
-        self.auditor = Auditor(self.core, self.administration)
+        self.auditor = Auditor(self.core, self.administration, self.outside)
         self.saver = ShredSaver(
             self.core, resolver, memory=memory, serde=options["serde"], fingerprints=options["fingerprints"]
         )

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from shredsaver.audit import Audit
 from shredsaver.commands.options import (
     AsJson,
     By,
@@ -62,21 +63,31 @@ def plan(customer: Customer, database: Database = None, keys: Keys = None, as_js
         answer(shredder.plan(customer), as_json=as_json)
 
 
-def audit(customer: Customer, database: Database = None, keys: Keys = None, as_json: AsJson = False) -> None:
-    """Count by route what is there of a customer, and how much of it opens. Exit status 1 if a record is damaged."""
-    with opened(database, keys) as shredder, working("opening records"):
-        found = shredder.audit(customer)
+def audit(
+    customer: Annotated[
+        str | None,
+        typer.Argument(help="The customer's id, to the letter; everybody without one."),
+    ] = None,
+    database: Database = None,
+    keys: Keys = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count by route what is there, and how much of it opens. Exit status 1 if a record is damaged or a target away."""
+    with opened(database, keys) as shredder, working("opening records") as progress:
+        found = Audit.of_all(counted(progress, shredder.audits())) if customer is None else shredder.audit(customer)
     if as_json:
         print_json(found)
     else:
         table = Table("route", "rows", "open", box=None, pad_edge=False)
         for route, count in found.routes.items():
             table.add_row(route, f"{count.rows:,}", f"{count.opens:,}")
-        console.print(f"customer {found.status.customer}: {found.status.state}")
+        console.print(f"customer {found.status.customer}: {found.status.state}" if found.status else "everybody")
         console.print(table)
         for damage in found.damaged:
             console.print(f"damaged: {damage}")
-    if found.damaged:
+        for name in found.unanswered:
+            console.print(f"no answer from target {name}")
+    if found.damaged or found.unanswered:
         raise typer.Exit(1)
 
 

@@ -47,3 +47,14 @@ def test_every_command_is_run_as_a_process() -> None:
     assert len(commands) > 25
     without = [" ".join(words) for words in commands if not any(line[: len(words)] == [*words] for line in lines)]
     assert without == []
+
+
+def test_every_command_answers_machines_too() -> None:
+    def options(words: tuple[str, ...]) -> set[str]:
+        command: Any = get_command(app)
+        for word in words:
+            command = command.commands[word]
+        return {option for parameter in command.params for option in parameter.opts}
+
+    without = {" ".join(words) for words in names(get_command(app)) if "--json" not in options(words)}
+    assert without == {"export", "bench"}, "an export is JSON anyway, benchmarks have a command of their own for it"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -74,17 +76,28 @@ def test_a_target_that_fails_three_times_and_then_works(make_shredder: Callable[
 def test_a_target_that_fails_for_ever(make_shredder: Callable[..., Any]) -> None:
     notes = Notes(failures=None)
     shredder = opened(make_shredder, notes)
-    put(CALL, shredder.saver, config(), {"x": 1})
+    somebody = "somebody@example.org"  # what no erasure's id looks like
+    put(CALL, shredder.saver, config(customer_id=somebody), {"x": 1})
     for attempts in (3, 6, 9):
         with pytest.raises(ShredIncompleteError) as caught:
-            shredder.resume() if attempts > 3 else shredder.shred("c-1")
+            shredder.resume() if attempts > 3 else shredder.shred(somebody)
         assert caught.value.pending == ("target:notes",)
         receipt = said(shredder, list(shredder.receipts())[-1])
         assert receipt["state"] == "pending"
         assert receipt["when"]["destroyed"] is not None
         assert receipt["targets"]["notes"]["attempts"] == attempts
-        assert shredder.status("c-1").pending == ("target:notes",)
-    assert "c-1" not in json.dumps(receipt)
+        assert shredder.status(somebody).pending == ("target:notes",)
+    assert somebody not in json.dumps(receipt)
+
+
+def test_each_attempt_waits_twice_as_long_as_the_one_before(make_shredder: Callable[..., Any]) -> None:
+    waited: list[float] = []
+    shredder = opened(make_shredder, Notes(failures=None))
+    shredder._start().outside._sleep = waited.append
+    for _ in range(2):
+        with pytest.raises(ShredIncompleteError):
+            shredder.shred("c-1")
+    assert waited == [0.1, 0.2] * 2
 
 
 def test_what_still_remains_is_not_done(make_shredder: Callable[..., Any]) -> None:
@@ -191,6 +204,23 @@ def test_documents_of_a_vector_store(make_shredder: Callable[..., Any]) -> None:
     result = opened(make_shredder, target).shred("c-1")
     assert sorted(store.store) == ["0", "2", "4"]
     assert result.targets["documents"]["status"] == "erased"
+
+
+def test_a_ledger_of_grants_in_either_database(make_shredder: Callable[..., Any], backend: Backend) -> None:
+    driver: Any = sqlite3 if backend.kind == "sqlite" else psycopg
+    mark, table = ("?", "main.grants") if driver is sqlite3 else ("%s", "ledger.grants")
+    if driver is psycopg:
+        backend.execute("CREATE SCHEMA ledger")
+    backend.execute(f"CREATE TABLE {table} (thread_id TEXT)")
+    target = SqlLedgerTarget("grants", lambda: driver.connect(backend.url), table, placeholder=mark)
+    shredder = opened(make_shredder, target)
+    for thread, customer in (("t-1", "c-1"), ("t-2", "c-1"), ("t-3", "c-2")):
+        put(CALL, shredder.saver, config(thread, customer), {"x": 1})
+        backend.execute(f"INSERT INTO {table} VALUES (?)", (thread,))
+    result = shredder.shred("c-1")
+    assert result.targets["grants"] == {**result.targets["grants"], "status": "erased", "attempts": 1, "remaining": 0}
+    assert backend.execute(f"SELECT thread_id FROM {table}") == [("t-3",)]
+    assert shredder.audit("c-2").routes["target grants"].rows == 1
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,9 @@ class Upkeep:
 
         Raises:
             ThreadOwnershipError: The target belongs to somebody else.
+            LegalHoldError: The customer is under a hold, and the target is there already.
         """
-        rows = yield from self._open(source)
+        rows = yield from self._open(source, deletes=False)
         if rows is None:
             return
         owner = rows.place.owner
@@ -165,6 +166,7 @@ class Upkeep:
                     f"thread {target.thread.hex()} belongs to another customer than {source.thread.hex()}: "
                     "a copy stays with its customer"
                 )
+            self._refuse_kept(rows.customer)  # what is there may be replaced
             yield from run(
                 Statement(MOVE_THREAD, (*place[2:], name, 0, old.thread, old.customer, *old[2:4], old.epoch))
             )
@@ -179,8 +181,11 @@ class Upkeep:
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
-    def _open(self, ref: Ref) -> Plan[Rows | None]:
-        """Opens a write transaction with the thread's row taken and gives its rows; None if there is no such thread."""
+    def _open(self, ref: Ref, *, deletes: bool = True) -> Plan[Rows | None]:
+        """Opens a write transaction with the thread's row taken and gives its rows; None if there is no such thread.
+
+        A hold forbids it where something is to be deleted.
+        """
         while True:
             yield Begin("write")
             (threads,) = yield from run(Statement(GET_THREAD, (ref.thread,)))
@@ -194,7 +199,8 @@ class Upkeep:
             if found is None:
                 yield Rollback()
                 return None
-            self._refuse_kept(found.customer)
+            if deletes:
+                self._refuse_kept(found.customer)
             tree = self._core.tree(found.customer)
             if tree is None:
                 yield Rollback()

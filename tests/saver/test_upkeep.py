@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from langgraph.types import Command
 
-from shredsaver import ConfigurationError, CustomerShreddedError, ShredSaverError, ThreadOwnershipError
+from shredsaver import (
+    ConfigurationError,
+    CustomerShreddedError,
+    LegalHoldError,
+    ShredSaverError,
+    ThreadOwnershipError,
+)
 from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import chain, checkpoint_id, config, put
@@ -297,3 +303,16 @@ class TestDeltaHistory:
         put(call, saver, config(checkpoint_id=one), {}, id=two)
         with pytest.raises(ShredSaverError):
             call(saver, "get_delta_channel_history", config=config(checkpoint_id=one), channels=["log"])
+
+
+def test_a_hold_forbids_no_copy_but_that_onto_a_thread_that_is_there(call: Caller, shredder: Any) -> None:
+    saver = shredder.saver
+    put(call, saver, config("t", "c-1"), {"x": "kept"})
+    shredder.hold("c-1", "a case")
+    call(saver, "copy_thread", "t", "u")
+    (copied,) = call(saver, "list", {"configurable": {"thread_id": "u"}})
+    assert copied.checkpoint["channel_values"] == {"x": "kept"}
+    put(call, saver, config("u", "c-1"), {"x": "more"})
+    with pytest.raises(LegalHoldError):
+        call(saver, "copy_thread", "t", "u")
+    assert len(call(saver, "list", {"configurable": {"thread_id": "u"}})) == 2

@@ -28,6 +28,8 @@ class Copied(NamedTuple):
     keys: Path
     epochs: dict[int, int]
     model: Snapshot
+    line: tuple[int, ...]
+    """The numbers of the backups that came before it, and its own."""
 
 
 class Copying(Deployment):
@@ -36,6 +38,7 @@ class Copying(Deployment):
     def __init__(self) -> None:
         super().__init__()
         self.copies: list[Copied] = []
+        self.line: tuple[int, ...] = ()
 
     @rule(at=WHERE)
     def restart(self, at: int) -> None:
@@ -56,7 +59,17 @@ class Copying(Deployment):
     def back_up(self) -> None:
         keys, database = self.keys.copy(), self.database.copy()
         found = self.database.records(database)
-        self.copies.append(Copied(database, found, keys, self.keys.epochs(keys), copy.deepcopy(self.model)))
+        self.counter += 1
+        self.line += (self.counter,)
+        model = copy.deepcopy(self.model)
+        self.copies.append(Copied(database, found, keys, self.keys.epochs(keys), model, self.line))
+
+    def abandon(self) -> None:
+        """Gives up the backups of later times that a restore has left behind: a rotation does not know their threads.
+
+        That is a limit: new keys are given to all scopes that the database has not handed out.
+        """
+        self.copies = [one for one in self.copies if one.line[-1] in self.line]
 
     @precondition(lambda self: self.copies)
     @rule(data=st.data(), same=st.booleans())
@@ -68,7 +81,7 @@ class Copying(Deployment):
                 self.shredders[0].release(name)
         self.close()
         self.database.put_back(copied.database, same=same)
-        self.model = restored(self.model, copied.model)
+        self.model, self.line = restored(self.model, copied.model), copied.line
         first = self.open()
         self.shredders = [first]
         assert first.reconciliation.forked != same

@@ -146,7 +146,10 @@ class KeyVersionError(KeyServiceError):
 
 
 class KeyStoreStaleError(KeyServiceError):
-    """The key store is older than its roots, or lacks what they say it must have. Restore a current copy or mirror."""
+    """The key store is older than its roots, or lacks what they say it must have. Restore a current copy or mirror.
+
+    Where there is none, ``shredsaver keys adopt`` takes the older one into use for the slots that still open.
+    """
 
 
 class DatabaseUnavailableError(ShredSaverError):

@@ -60,6 +60,7 @@ for name, act in (
     ("mirror", keeping.keys_mirror),
     ("escrow", keeping.keys_escrow),
     ("restore-escrow", keeping.keys_restore_escrow),
+    ("adopt", keeping.keys_adopt),
 ):
     keys.command(name=name)(act)
 app.add_typer(keys, name="keys")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from shredsaver.commands.options import AsJson, Keys, answer, console, print_json, working
+from shredsaver.adopting import adopt_keys
+from shredsaver.commands.options import AsJson, Database, Keys, answer, console, print_json, working
 from shredsaver.errors import ConfigurationError
 from shredsaver.kms.base import open_key_service
 from shredsaver.kms.escrow import pack, restore, unpack
@@ -110,3 +112,39 @@ def keys_restore_escrow(
         print_json({"deployment": secrets.deployment.hex()})
     else:
         console.print(f"the key store has the secrets of deployment {secrets.deployment.hex()}")
+
+
+def keys_adopt(
+    database: Database = None,
+    keys: Keys = None,
+    journal: Annotated[
+        Path | None, typer.Option(envvar="SHREDSAVER_JOURNAL", help="The journal outside database and key store.")
+    ] = None,
+    restored: Annotated[
+        bool,
+        typer.Option("--restored", help="The database was restored as well, and is the one that the keys are for."),
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take an older key store into use where the current one is lost for good: the last resort, behind mirrors.
+
+    Slots whose roots went on are lost, with the keys of all their customers, whose tokens are printed. Nobody who was
+    shredded comes back.
+    """
+    if database is None:
+        raise ConfigurationError("give --database, or set SHREDSAVER_DATABASE")
+    uri = _named(keys)
+    plan = adopt_keys(database, uri, journal=journal, restored=restored)
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise ConfigurationError(
+                f"this would keep the keys of {plan.customers} customers and give up those of "
+                f"{len(plan.lost_customers)}, for good, also if the current key store turns up: give --yes to say that "
+                "it is meant"
+            )
+        answer(plan, as_json=False)
+        typer.confirm("Give up the keys of these customers, also if the current key store turns up?", abort=True)
+    with working("keys"):
+        done = adopt_keys(database, uri, journal=journal, restored=restored, confirm=True)
+    answer(done, as_json=as_json)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from shredsaver import CustomerShreddedError, Shredder
+from shredsaver import CustomerShreddedError, KeyNotFoundError, Shredder
 from shredsaver.commands import app
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
@@ -224,6 +224,32 @@ def test_a_restored_database(run: World) -> None:
     run("shred", "c-2", "--yes")
 
 
+def test_an_older_key_store(run: World) -> None:
+    run("init")
+    names = [f"c-{number}" for number in range(8)]
+    run.write(*names)
+    old = (run.home / "keys" / "keys.db").read_bytes()
+    run("shred", "c-0", "--yes")
+    assert "nothing to adopt" in run("keys", "adopt", "--yes", expect=2)
+    (run.home / "keys" / "keys.db").write_bytes(old)
+    assert "keys adopt" in run("status", "c-1", expect=3)
+    assert "--yes" in run("keys", "adopt", expect=2)
+    assert "keys adopt" in run("status", "c-1", expect=3)
+    done = run.json("keys", "adopt", "--yes")
+    assert (done["adopted"], done["lost"], done["erasures"]) == (True, 1, 1)
+    assert done["customers"] + len(done["lost_customers"]) == 7
+    assert run.json("keys", "check")["problems"] == []
+    with run.open() as shredder:
+        for name in names:
+            lost = shredder.status(name).customer in done["lost_customers"]
+            expected = CustomerShreddedError if name == "c-0" else KeyNotFoundError
+            if lost or name == "c-0":
+                with pytest.raises(expected):
+                    shredder.saver.get_tuple(config(f"t-{name}", name))
+            else:
+                assert shredder.saver.get_tuple(config(f"t-{name}", name)) is not None
+
+
 def test_shred_shows_what_it_is_about_to_do_and_asks(run: World) -> None:
     run("init")
     run.write("c-1")
@@ -276,7 +302,7 @@ def test_every_command_has_a_help_text_and_options_with_one() -> None:
     wanted += " verify certificate public-key reconcile adopt rotate routes doctor"
     for one in wanted.split():
         assert f"shredsaver {one}" in names
-    for one in ("check", "mirror", "escrow", "restore-escrow"):
+    for one in ("check", "mirror", "escrow", "restore-escrow", "adopt"):
         assert f"shredsaver keys {one}" in names
 
 

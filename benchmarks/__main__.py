@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sqlite3
 import sys
@@ -36,7 +37,7 @@ from . import (
 from .agents import source
 from .contenders import PLAIN, Backend, durable, sqlite_settings
 from .results import Failure, Result, check, document, load
-from .suite import REGISTER, TOO_LONG, Benchmark, Level, bench, limited
+from .suite import REGISTER, TOO_LONG, WHOLE, Benchmark, Level, bench, limited
 from .targets import TARGETS, Key
 
 MODULES = (
@@ -142,7 +143,7 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str
         backends.remove("postgres")
     results: list[Result] = []
     failures: list[Failure] = []
-    versions = machine.versions()
+    versions, begun = machine.versions(), time.perf_counter()
     with ExitStack() as stack:
         made = stack.enter_context(tempfile.TemporaryDirectory(dir=options.directory, prefix="bench-"))
         directory = Path(made)
@@ -155,9 +156,10 @@ def _measure(options: argparse.Namespace) -> tuple[dict[str, Any], dict[str, str
         for backend in backends:
             for one in _selected(backend, level, options):
                 start = time.perf_counter()
+                left = WHOLE * options.patience / TOO_LONG - (start - begun) if level == "full" else math.inf
                 print(f"{backend}: {one.name} ...", end="", flush=True, file=sys.stderr)
                 try:
-                    _run(one, results, level, backend, directory, dsn, options)
+                    _run(one, results, level, backend, directory, dsn, options, left)
                 except Exception as error:  # noqa: BLE001 - the others are still to be measured, and the exit status tells
                     failures.append(Failure(one.name, backend, f"{type(error).__name__}: {error}"[:500]))
                     traceback.print_exc()
@@ -174,10 +176,11 @@ def _run(
     directory: Path,
     dsn: str | None,
     options: argparse.Namespace,
+    left: float,
 ) -> None:
-    """Adds one benchmark's results as they come."""
+    """Adds one benchmark's results as they come; ``left`` are the seconds left of the whole run."""
     seconds = one.seconds[backend]
-    limit = limited(options.patience * seconds) if level == "full" else nullcontext()
+    limit = limited(min(options.patience * seconds, left)) if level == "full" else nullcontext()
     with limit, bench(level, backend, directory, dsn, options.calibrate, seconds) as given:
         for result in one.function(given):
             results.append(result)  # noqa: PERF402 - what was measured before a failure stays

@@ -25,6 +25,9 @@ GROWN = 32
 TOO_LONG = 3
 """How many times its seconds a benchmark may take before it is stopped."""
 
+WHOLE = 19 * 60
+"""Seconds after which a full run begins nothing more."""
+
 T = TypeVar("T")
 Level = Literal["smoke", "quick", "full"]
 
@@ -190,6 +193,8 @@ def limited(seconds: float) -> Iterator[None]:
     def stop(_number: int, _frame: object) -> None:
         raise TookTooLongError(f"stopped after {seconds:.0f} s")
 
+    if seconds <= 0:
+        raise TookTooLongError("left out: the time of the whole run is over")
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks import __main__ as command
 from benchmarks import page
-from benchmarks.harness import compare, rounds, spread
-from benchmarks.results import Result, check, document
+from benchmarks.harness import compare, power, rounds, spread
+from benchmarks.results import POWER, Result, check, document
+from benchmarks.suite import Bench, Benchmark, TookTooLongError, limited
 from benchmarks.targets import TARGETS
 from benchmarks.workload import message
 
@@ -144,3 +149,63 @@ def test_the_documentation_has_the_marks(tmp_path: Path) -> None:
         (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8"), encoding="utf-8"
     )
     page.fill(file, {}, {}, [GOOD])
+
+
+def test_power_is_the_slope_between_logarithms() -> None:
+    assert power([(10, 3.0), (100, 300.0), (1000, 30_000.0)]) == pytest.approx(2)
+    assert power([(10, 5.0), (100, 5.0)]) == pytest.approx(0)
+    with pytest.raises(ValueError, match="above zero"):
+        power([(10, 0.0), (100, 5.0)])
+
+
+def test_an_order_is_told_over_the_upper_sizes_that_both_have(tmp_path: Path) -> None:
+    bench = Bench("full", "sqlite", tmp_path, None)
+    ours = [(1, 9.0), (100, 1.0), (1000, 1.0), (3000, 1.0), (9000, 50.0)]
+    theirs = [(1, 9.0), (100, 1.0), (1000, 10.0), (3000, 30.0)]
+    (found,) = bench.order("cost", "messages", "stock", ours, theirs)
+    assert (found.figure, found.case, found.unit) == ("order of cost", "100 to 3,000 messages", POWER)
+    assert (found.ours, found.theirs) == (pytest.approx(0), pytest.approx(1))
+    check(document({}, {}, [replace(found, ours=-0.01, ratio=-0.01)]))
+    assert list(bench.order("cost", "messages", "stock", ours[:1], theirs[:1])) == []
+
+
+def test_what_takes_too_long_is_stopped() -> None:
+    def forever() -> None:
+        end = time.monotonic() + 60
+        with limited(0.01):
+            while time.monotonic() < end:
+                pass
+
+    with pytest.raises(TookTooLongError, match="stopped after"):
+        forever()
+    with pytest.raises(TookTooLongError, match="left out"), limited(0):
+        raise AssertionError
+    with limited(60):
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_a_benchmark_that_fails_leaves_what_the_others_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def good(_: Bench) -> Iterator[Result]:
+        yield replace(GOOD, case="2 messages")
+
+    def half(_: Bench) -> Iterator[Result]:
+        yield GOOD
+        raise RuntimeError("no more")
+
+    good.__module__ = half.__module__ = command.MODULES[0].__name__
+    both = [Benchmark(one.__name__, one, {"sqlite": 1.0}, True, False) for one in (half, good)]
+    monkeypatch.setattr(command, "REGISTER", both)
+    file = tmp_path / "results.json"
+    options = ["--backend", "sqlite", "--only", ".", "--directory", str(tmp_path), "--json", str(file)]
+    assert command.main(options) == 1
+    data = json.loads(file.read_text())
+    check(data)
+    assert [row["case"] for row in data["results"]] == ["1 message", "2 messages"]
+    assert data["failures"] == [{"benchmark": "half", "backend": "sqlite", "error": "RuntimeError: no more"}]
+    assert "FAILED sqlite: half: RuntimeError: no more" in capsys.readouterr().err
+    monkeypatch.setattr(command, "REGISTER", both[1:])
+    assert command.main(options) == 0
+    assert "failures" not in json.loads(file.read_text())

@@ -233,6 +233,52 @@ def test_a_sweep_takes_what_has_expired_and_its_empty_namespaces(
     assert backend.count("items") == 8
 
 
+def test_an_item_ends_at_its_time_and_not_before(full: Shredder, backend: Backend) -> None:
+    at = float(int(Clock()())) + 1000
+    core = full._start().core
+    core.clock = lambda: at
+    full.store.put(("users", "c-1", "timed"), "key", {"said": "soon"}, ttl=1000)
+    here = ("users", "c-1", "timed")
+    core.clock = lambda: at + 60_000 - 0.001
+    assert full.store.get(here, "key", refresh_ttl=False) is not None
+    before = full.store.search(here, refresh_ttl=False)
+    assert [item.key for item in before] == ["key"]
+    assert here in full.store.list_namespaces(prefix=("users", "c-1"))
+    full.store.sweep_ttl()
+    assert full.store.get(here, "key", refresh_ttl=False) is not None
+    core.clock = lambda: at + 60_000
+    assert full.store.get(here, "key", refresh_ttl=False) is None
+    assert full.store.search(here, refresh_ttl=False) == []
+    assert here not in full.store.list_namespaces(prefix=("users", "c-1"))
+    full.store.put(here, "key", {"said": "again"}, ttl=1000)
+    (again,) = full.store.search(here, refresh_ttl=False)
+    assert again.created_at == again.updated_at > before[0].created_at
+    core.clock = lambda: at + 120_000
+    assert full.store.sweep_ttl() == 1
+    assert full.store.sweep_ttl() == 0
+
+
+def test_a_process_that_begins_goes_on_with_a_run(
+    full: Shredder, backend: Backend, make_shredder: Callable[..., Shredder]
+) -> None:
+    runs = backend.contents()["runs"]
+    put(CALL, make_shredder(namespaces=NAMESPACES).saver, place("c-1-a"), said("new"), run_id=SECOND)
+    assert backend.contents()["runs"] == runs
+    full.saver.delete_for_runs([SECOND])
+    assert [found.checkpoint["id"] for found in full.saver.list(place("c-1-a"))] == [FIRST]
+    assert {row["run"] for row in backend.rows("runs")} <= {full._start().core.token("run", FIRST)}
+
+
+def test_a_write_says_when_its_thread_was_touched(full: Shredder, backend: Backend, clock: Clock) -> None:
+    thread = full._start().core.token("thread", "c-1-a")
+    (before,) = (row["touched_at"] for row in backend.rows("threads") if row["thread"] == thread)
+    clock.on(timedelta(hours=1))
+    put(CALL, full.saver, place("c-1-a"), said("new"))
+    (after,) = (row["touched_at"] for row in backend.rows("threads") if row["thread"] == thread)
+    assert after - before >= 3_600_000
+    assert abs(after - clock() * 1000) < 3_600_000
+
+
 # -- generations ------------------------------------------------------------------------------------------------------
 
 
@@ -250,14 +296,19 @@ def test_who_came_back_reads_nothing_of_before(full: Shredder, make_shredder: Ca
         assert store.get(("users", "c-1", "notes"), "k-1") is None
         assert store.search(("users", "c-1")) == []
         assert store.list_namespaces(prefix=("users", "c-1")) == []
-    full.saver.put_writes(place("c-1-a", checkpoint_id=FIRST), [("x", "new")], "task-1")
-    put(CALL, full.saver, place("c-1-a"), said("new"), id=FIRST)
+    put(CALL, full.saver, place("c-1-b"), said("other"))  # so that the next has other scopes than it had
+    full.saver.put_writes(place("c-1-a", checkpoint_id=FIRST), [("z", "new")], "task-1", task_path="elsewhere")
+    parent = place("c-1-a", checkpoint_id="1e000000-0000-6000-8000-000000000000")
+    put(CALL, full.saver, parent, said("new"), id=FIRST, step=7, source="fork", run_id="another")
     full.store.put(("users", "c-1", "notes"), "k-1", {"said": "new"})
     for shredder in (full, make_shredder(namespaces=NAMESPACES)):
         found = shredder.saver.get_tuple(place("c-1-a"))
         assert found is not None
         assert found.checkpoint["id"] == FIRST
         assert found.checkpoint["channel_values"] == said("new")
-        assert found.pending_writes == [("task-1", "x", "new")]
+        assert found.pending_writes == [("task-1", "z", "new")]
+        assert (found.metadata["step"], found.metadata["source"]) == (7, "fork")
+        assert found.parent_config is not None
+        assert found.parent_config["configurable"]["checkpoint_id"] == parent["configurable"]["checkpoint_id"]
         assert [item.key for item in shredder.store.search(("users", "c-1"))] == ["k-1"]
         assert shredder.store.list_namespaces(prefix=("users", "c-1")) == [("users", "c-1", "notes")]

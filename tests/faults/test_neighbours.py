@@ -279,20 +279,41 @@ def test_a_write_says_when_its_thread_was_touched(full: Shredder, backend: Backe
     assert abs(after - clock() * 1000) < 3_600_000
 
 
+@pytest.mark.parametrize("gone", [False, True])
+def test_what_has_moved_to_fresh_keys_is_read_beside_what_has_not(
+    gone: bool, full: Shredder, backend: Backend, make_shredder: Callable[..., Shredder]
+) -> None:
+    """The same numbers, in another scope; whoever comes back later has nothing to do with that."""
+    full.rotate("c-1")
+    if gone:
+        full.shred("c-1")
+        full.enrol("c-1")
+    for text in ("new", "newer"):
+        put(CALL, full.saver, place("c-1-a"), said(text))
+    thread = full._start().core.token("thread", "c-1-a")
+    parts = [row for row in backend.rows("parts") if row["thread"] == thread]
+    assert len({row["scope"] for row in parts}) == (1 if gone else 2)
+    for shredder in (full, make_shredder(namespaces=NAMESPACES)):
+        found = [one.checkpoint["channel_values"] for one in shredder.saver.list(place("c-1-a"))]
+        assert found[:2] == [said("newer"), said("new")]
+        assert found[2:] == ([] if gone else [said("c-1-a", "", key) for key in (SECOND, FIRST)])
+
+
 # -- generations ------------------------------------------------------------------------------------------------------
 
 
 def test_who_came_back_reads_nothing_of_before(full: Shredder, make_shredder: Callable[..., Shredder]) -> None:
     """Nothing was purged, and what is new has the same identities."""
-    full.shred("c-1", purge=False)
+    erased = full.shred("c-1", purge=False)
     full.enrol("c-1")
     for shredder in (full, make_shredder(namespaces=NAMESPACES)):
         saver, store = shredder.saver, shredder.store
         for ns in ("", "child"):
             assert saver.get_tuple(place("c-1-a", ns)) is None
             assert list(saver.list(place("c-1-a", ns))) == []
-            with pytest.raises(CustomerShreddedError):
+            with pytest.raises(CustomerShreddedError) as caught:
                 saver.get_tuple(place("c-1-a", ns, checkpoint_id=FIRST))
+            assert caught.value.erasure_id == erased.erasure_id
         assert store.get(("users", "c-1", "notes"), "k-1") is None
         assert store.search(("users", "c-1")) == []
         assert store.list_namespaces(prefix=("users", "c-1")) == []

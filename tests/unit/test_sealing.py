@@ -302,6 +302,14 @@ def test_an_element_of_another_kind_among_usual_ones_is_refused(positions: tuple
                 associated_data(*row)
 
 
+@pytest.mark.parametrize("position", [3, 4, 5])
+def test_the_first_number_that_is_too_large_is_refused(position: int) -> None:
+    row: list[Any] = [PART, b"", b"", 0, 0, 0, b""]
+    row[position] = 2**64
+    with pytest.raises(FormatError, match=f"element {position} is not"):
+        associated_data(*row)
+
+
 @pytest.mark.parametrize("value", [0, 2**32, 2**64 - 1])
 def test_the_ends_of_numbers_are_accepted(value: int) -> None:
     assert msgpack.unpackb(associated_data(PART, b"", b"", value, value, value, b""))[3:6] == [value] * 3

@@ -120,16 +120,20 @@ class Applying:
     def _shut(self, page: Sequence[Dead]) -> Plan[None]:
         core = self._core
         rows, scheduled = yield from self._locked(page)
-        new, customers = [], []
+        new, customers, doubted = [], [], []
         for dead in page:
-            if dead.customer not in scheduled:
+            asked = scheduled.get(dead.customer)
+            if asked is not None:  # out of use already; that it may be dead must be known to whoever would be shown it
+                record = {**asked.record, "reconciled_at": asked.record.get("reconciled_at") or now(core)}
+                doubted.append(changed(core, asked._replace(record=record)))
+            else:
                 record = self._record(dead, known=dead.customer in rows) | {"due_at": FOREVER}
                 new.append(Erasure(0, str(uuid4()), dead.customer, dead.generation, SCHEDULED, record))
                 name = rows[dead.customer][-1] if dead.customer in rows else None
                 paused = self._standing(rows, dead)._replace(state=erasure.RESTRICTED)
                 customers.append(core.customer_row(paused, name))
         begun = yield from append_all(core, new)
-        yield from run(*_stored(customers), commit=True)
+        yield from run(*doubted, *_stored(customers), commit=True)
         for one in begun:
             core.events.emit("scheduled", one.customer, erasure=one.erasure_id)
 

@@ -231,13 +231,16 @@ def test_whom_another_record_knows_as_dead_is_not_shown_until_that_is_settled(
     names = [f"c-{number}" for number in range(11)]
     for name in names:
         put(CALL, shredder.saver, config(f"t-{name}", name), {"x": name})
+    assert shredder.shred("c-2", grace=timedelta(days=7)).state == "scheduled"
+    assert len(list(shredder.export("c-2"))) == 2
     core = shredder._start().core
     told = Journal(journal, core.secrets.log_key)
     told.append(*(Dead(core.token("customer", name), 1, "2026-01-01T00:00:00.000+00:00") for name in names))
     careful = make_shredder(journal=journal)
     assert careful.reconciliation.unconfirmed == 11
-    with pytest.raises(CustomerRestrictedError, match="another record"):
-        list(careful.export("c-1"))
+    for name in ("c-1", "c-2", "c-10"):
+        with pytest.raises(CustomerRestrictedError, match="another record"):
+            list(careful.export(name))
     careful.reinstate("c-1")
     assert len(list(careful.export("c-1"))) == 3, "with the word that it was wrong"
 

@@ -18,11 +18,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from shredsaver import CustomerShreddedError, Shredder, ShredIncompleteError
 from shredsaver.targets import SqlLedgerTarget
-from tests.support.backends import Backend, SqliteBackend
+from tests.support.backends import Backend, PostgresServer, SqliteBackend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
 from tests.support.steps import hooked
@@ -93,7 +100,7 @@ def undeletable(backend: Backend, thread: bytes) -> Iterator[None]:
         )
     else:
         backend.execute(
-            "CREATE FUNCTION stuck() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF OLD.thread = "
+            "CREATE OR REPLACE FUNCTION stuck() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF OLD.thread = "
             f"'\\x{thread.hex()}' THEN RAISE 'disk is on fire'; END IF; RETURN OLD; END $$"
         )
         backend.execute("CREATE TRIGGER stuck BEFORE DELETE ON checkpoints FOR EACH ROW EXECUTE FUNCTION stuck()")
@@ -146,12 +153,15 @@ class Grants(RuleBasedStateMachine):
         super().__init__()
         memory = Path("/dev/shm")
         self.home = Path(tempfile.mkdtemp(prefix="shredsaver-", dir=memory if memory.exists() else None))
-        self.backend = SqliteBackend(self.home / "atlas.sqlite")
+        self.backend = self.database()
         self.ledger = Ledger(self.home / "ledger.db")
         self.notes = Notes()
         self.shredder: Any = None
         self.asked = False
         self.complete = False
+
+    def database(self) -> Backend:
+        return SqliteBackend(self.home / "atlas.sqlite")
 
     @initialize(threads=st.integers(1, 3))
     def begin(self, threads: int) -> None:
@@ -166,7 +176,7 @@ class Grants(RuleBasedStateMachine):
         if self.shredder is not None:
             self.shredder.close()
         self.shredder = Shredder.open(
-            str(self.backend.path), keys=f"file:{self.home / 'keys'}?slots=1", targets=[self.notes, self.ledger.target]
+            self.backend.url, keys=f"file:{self.home / 'keys'}?slots=1", targets=[self.notes, self.ledger.target]
         )
         self.shredder._start().outside._sleep = lambda _: None
 
@@ -238,3 +248,16 @@ TestGrants = Grants.TestCase
 TestGrants.settings = settings(
     max_examples=15, stateful_step_count=6, deadline=None, suppress_health_check=list(HealthCheck)
 )
+
+
+@pytest.mark.slow
+def test_grants_on_postgres(postgres: PostgresServer) -> None:
+    class OnPostgres(Grants):
+        def database(self) -> Backend:
+            return postgres.database()
+
+        def teardown(self) -> None:
+            super().teardown()
+            postgres.recycle(self.backend)
+
+    run_state_machine_as_test(OnPostgres, settings=settings(TestGrants.settings, max_examples=10))

@@ -37,6 +37,7 @@ class OlderStore:
         calls: AWS KMS.
         registry: The KMS keys that the key store knows.
         deployment: The deployment, as the keys' tags name it.
+        alone: Whether each customer has a slot alone.
         opens: Opens a root from KMS itself, as `Roots.open`.
         context: The encryption context of a root.
     """
@@ -46,11 +47,12 @@ class OlderStore:
         calls: KmsCalls,
         registry: Registry,
         deployment: bytes,
+        alone: bool,
         opens: Callable[[Epoch], bytes],
         context: Callable[[Epoch], Mapping[str, str]],
     ) -> None:
         self._calls, self._registry, self._deployment = calls, registry, deployment
-        self._opens, self._context = opens, context
+        self._alone, self._opens, self._context = alone, opens, context
 
     def survey(self, live: Sequence[Epoch], *, take_over: bool) -> tuple[list[Standing], list[str]]:
         """How each slot stands; with ``take_over``, with what takes over the newest root of those that went on.
@@ -71,6 +73,10 @@ class OlderStore:
             readable = put_off or (epoch.epoch > 0 and self._readable(epoch))
             if not newer and readable:
                 standings.append(Standing(slot, epoch.epoch, epoch.epoch, readable=True))
+                continue
+            if not newer and self._alone and epoch.epoch:
+                # Its customer is gone: the next root was put off, and no key was made for it.
+                standings.append(Standing(slot, epoch.epoch, epoch.epoch + 1, readable=False, material=PUT_OFF.pack()))
                 continue
             if not newer:
                 raise KeyServiceUnavailableError(

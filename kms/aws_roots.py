@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final, Literal
 
 from shredsaver.db.base import Database
@@ -345,9 +346,8 @@ class AwsRoots:
 
     def survey(self, live: Sequence[Epoch], *, take_over: bool = False) -> tuple[list[Standing], list[Anchor]]:
         """How an older key store stands to the account, and what its roots have seen. See `shredsaver.kms.adoption`."""
-        older = OlderStore(
-            self._calls, self._registry, self._deployment, lambda epoch: self.open(epoch, fresh=True), self._context
-        )
+        opens, alone = partial(self.open, fresh=True), self._slots == CUSTOMER_SLOTS
+        older = OlderStore(self._calls, self._registry, self._deployment, alone, opens, self._context)
         standings, anchors = older.survey(live, take_over=take_over)
         return standings, [anchor for tag in anchors if (anchor := _anchor(tag)) is not None]
 

@@ -272,3 +272,77 @@ def test_an_erasure_that_could_not_reach_the_keys_is_told_to_the_adopted_ones(lo
     assert done.erasures == 2
     shredder = lost.make()
     lost.check(shredder, dead=[dead, lost.names[0][0]], lost=lost.names[0][1:], kept=lost.names[1][1:])
+
+
+def tried(shredder: Any, name: str) -> str:
+    try:
+        return str(shredder.saver.get_tuple(config(f"t-{name}", name)).checkpoint["channel_values"]["x"])
+    except (CustomerShreddedError, KeyNotFoundError) as error:
+        return type(error).__name__
+
+
+@places([AWS[0]])
+@pytest.mark.parametrize("options", ["slot=customer", "slots=2&erasure=scheduled"])
+def test_other_ways_of_keeping_keys_in_kms(
+    make_shredder: Callable[..., Any], backend: Backend, place: KeyPlace, options: str
+) -> None:
+    place.uri = place.uri.replace("slots=2", options)
+    names = [f"c-{number}" for number in range(5)]
+    with make_shredder(keys=place.uri) as shredder:
+        for name in names:
+            put(CALL, shredder.saver, config(f"t-{name}", name), {"x": name})
+        older = place.save()
+        tokens = {name: shredder.status(name).customer for name in names}
+        shredder.shred("c-0")
+        shredder.shred("c-1")
+        put(CALL, shredder.saver, config("t-late", "late"), {"x": "late"})
+        shredder.resume()
+        if options == "slot=customer":
+            shredder.enrol("c-1")  # a root that was put off is made after all
+            put(CALL, shredder.saver, config("t-back", "c-1"), {"x": "back"})
+        tokens["late"] = shredder.status("late").customer
+    current = place.save()
+    place.load(older)
+    with pytest.raises(KeyStoreStaleError):
+        make_shredder(keys=place.uri)
+    done = adopt_keys(backend.url, place.uri, confirm=True)
+    shredder = make_shredder(keys=place.uri)
+    assert (tried(shredder, "c-0"), tried(shredder, "late")) == ("CustomerShreddedError", "KeyNotFoundError")
+    assert tokens["late"] in done.lost_customers
+    if options == "slot=customer":
+        assert {*done.lost_customers} == {tokens["late"], tokens["c-1"]}
+        with pytest.raises(KeyNotFoundError):
+            shredder.saver.get_tuple(config("t-back", "c-1"))
+    for name in names[2:]:
+        expected = "KeyNotFoundError" if tokens[name] in done.lost_customers else name
+        assert tried(shredder, name) == expected
+    put(CALL, shredder.saver, config("t-new", "new"), {"x": "new"})
+    assert tried(shredder, "new") == "new"
+    shredder.shred("c-4")
+    shredder.shred("new")
+    assert {tried(shredder, name) for name in ("c-4", "new")} == {"CustomerShreddedError"}
+    assert not [problem for problem in shredder.check_keys().problems if "does not open" in problem]
+    shredder.close()
+    place.load(current)
+    with pytest.raises(KeyServiceError):
+        make_shredder(keys=place.uri)
+
+
+@on_local
+def test_mirrors_are_adopted_together(make_shredder: Callable[..., Any], backend: Backend, home: Path) -> None:
+    copies = [home / name for name in ("one", "two")]
+    uri = f"file:{copies[0]}?slots=2&mirror={copies[1]}"
+    with make_shredder(keys=uri) as shredder:
+        for number in range(6):
+            put(CALL, shredder.saver, config(f"t-c-{number}", f"c-{number}"), {"x": f"c-{number}"})
+        older = [(copy / "keys.db").read_bytes() for copy in copies]
+        shredder.shred("c-0")
+        tokens = {f"c-{number}": shredder.status(f"c-{number}").customer for number in range(6)}
+    for copy, content in zip(copies, older, strict=True):
+        (copy / "keys.db").write_bytes(content)
+    done = adopt_keys(backend.url, uri, confirm=True)
+    shredder = make_shredder(keys=uri)
+    for name, token in tokens.items():
+        expected = "KeyNotFoundError" if token in done.lost_customers else name
+        assert tried(shredder, name) == ("CustomerShreddedError" if name == "c-0" else expected)
+    assert shredder.check_keys().ok

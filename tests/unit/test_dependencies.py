@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 # Bytes in, bytes out; `erasure` gives plans of effects. They import each other, and of this library nothing else.
 PURE = {"errors", "keytree", "sealing", "elements", "parts", "manifest", "records", "erasure", "filters", "receipts"}
+PURE |= {"results"}
 PURE_MAY_IMPORT = {
     "__future__", "array", "base64", "binascii", "bisect", "collections", "contextlib", "cryptography", "dataclasses",
     "datetime", "enum", "functools", "hashlib", "hmac", "itertools", "json", "math", "msgpack", "operator",

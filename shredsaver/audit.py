@@ -38,8 +38,8 @@ CHECKPOINTS: Final = sql(
 )
 WRITES: Final = sql(f"SELECT {WRITE_COLUMNS} FROM writes w WHERE w.thread = ?")
 PARTS: Final = sql(
-    "SELECT scope, number, sealed FROM parts WHERE thread = ? AND (scope > ? OR (scope = ? AND number > ?)) "
-    "ORDER BY scope, number LIMIT ?"
+    "SELECT generation, scope, number, sealed FROM parts WHERE thread = ? AND (generation > ? OR (generation = ? AND "
+    "(scope > ? OR (scope = ? AND number > ?)))) ORDER BY generation, scope, number LIMIT ?"
 )
 ITEMS: Final = sql(
     f"SELECT {ITEM_COLUMNS} FROM items i WHERE i.customer = ? "
@@ -247,14 +247,17 @@ class Auditor:
         return resumable
 
     def _parts(self, place: Place, opener: Opener | None, tally: _Tally) -> Plan[None]:
-        scope = number = -1
+        # Each generation hands scopes and numbers out anew.
+        last = scope = number = -1
         while True:
             yield Begin("read")
-            (page,) = yield from run(Statement(PARTS, (place.thread, scope, scope, number, PAGE)))
+            after = (last, last, scope, scope, number)
+            (page,) = yield from run(Statement(PARTS, (place.thread, *after, PAGE)))
             yield Commit()
-            for scope, number, sealed in page.rows:
+            for last, scope, number, sealed in page.rows:
                 part = (scope, number, sealed)
-                tally.add("parts", opens=_opens(opener, tally, lambda found, part=part: found.part(*part)))
+                living = opener if last == place.generation else None
+                tally.add("parts", opens=_opens(living, tally, lambda found, part=part: found.part(*part)))
             if len(page.rows) < PAGE:
                 return
 

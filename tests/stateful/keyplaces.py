@@ -126,6 +126,17 @@ class AwsKeys(KeyPlace):
     def open(self, directory: Path | None = None) -> Any:
         return open_keys("aws", directory or self.directory, self.calls)
 
+    def copy(self) -> Path:
+        # Not by `cp`: a key may be made ahead at this moment, and noted.
+        self._copies += 1
+        target = self._home / f"keys copy {self._copies}"
+        target.mkdir(mode=0o700)
+        store, made = self.directory / "keys.db", target / "keys.db"
+        with closing(sqlite3.connect(store)) as source, closing(sqlite3.connect(made)) as copied:
+            source.backup(copied)
+        shutil.copymode(self.directory / "keys.db", target / "keys.db")
+        return target
+
     def roots(self, epochs: Iterable[Epoch]) -> list[bytes]:
         operations, found = self.kms.operations, []
         with closing(sqlite3.connect(self.directory / "keys.db")) as connection:

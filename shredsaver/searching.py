@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from langgraph.store.base import Item, ListNamespacesOp, MatchCondition, SearchItem, SearchOp
 
@@ -20,6 +20,11 @@ from shredsaver.vectors import Shelf, VectorCache, empty_shelf, open_vectors, sh
 
 if TYPE_CHECKING:
     from shredsaver.vectors import Matrix
+
+
+_FEW: Final = 32
+_PER_HIT: Final = 4
+"""Items that are opened first for each that is wanted, when a filter may leave some out."""
 
 
 class Hit(NamedTuple):
@@ -99,7 +104,7 @@ class Searcher:
 
     def _newest(self, target: Target, wanted: Mapping[str, Any] | None, most: int) -> Plan[list[Hit]]:
         """Up to so many items of a target that pass: from the newest page, then from all there are, in order."""
-        page = min(PAGE, most) if not wanted else PAGE
+        page = min(PAGE, most if not wanted else max(_FEW, _PER_HIT * most))
         rows = yield from selecting.newest(target, self._now, page)
         hits = [hit for row in rows if (hit := self._passing(target.owner, row, wanted))]
         if len(rows) < page or len(hits) >= most:

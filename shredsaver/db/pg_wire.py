@@ -28,6 +28,7 @@ from shredsaver.db.pg_url import Target
 _PREPARE_AFTER: Final = 2  # uses of a statement on a connection, before it is prepared
 _MAX_PREPARED: Final = 500  # statements of a connection
 _READABLE: Final = 1
+_AUTO: Final = [PyFormat.AUTO] * 65_535  # the protocol's most parameters
 
 
 _Prepared = tuple[bytes, tuple[int, ...]]
@@ -58,10 +59,11 @@ class Wire:
     """
 
     def __init__(self, connection: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], target: Target) -> None:
-        self._connection = connection
         self._pgconn = connection.pgconn
         self._prepare = target.prepare
         self._patience = target.answer_timeout
+        self._dumper = Transformer(connection)
+        self._loader = Transformer(connection)
         self._names: dict[_Prepared, bytes] = {}
         self._seen: dict[_Prepared, int] = {}
         self.owed = 0
@@ -83,7 +85,6 @@ class Wire:
             psycopg.Error: What the first statement that failed met; none behind it was run.
             ServerSilentError: Nothing came for ``answer_timeout`` seconds; the connection is closed.
         """
-        loader = Transformer(self._connection)
         commands: list[_Command] = []
         prepared: dict[_Prepared, bytes] = {}
         for number, query in enumerate(queries):
@@ -101,10 +102,11 @@ class Wire:
                 self._names[statement] = name
                 continue
             if result.status == pq.ExecStatus.TUPLES_OK:
-                loader.set_pgresult(result)
-                rows[command.query] = loader.load_rows(0, result.ntuples, tuple)
+                self._loader.set_pgresult(result)
+                rows[command.query] = self._loader.load_rows(0, result.ntuples, tuple)
             changed[command.query] += result.command_tuples or 0
             tags[command.query] = (result.command_status or b"").decode()
+        self._loader.set_pgresult(None)  # or a long answer would stay in memory
         return [Reply(*answer) for answer in zip(rows, changed, tags, strict=True)]
 
     def _send(
@@ -112,9 +114,9 @@ class Wire:
     ) -> list[_Command]:
         """Sends one statement; ``prepared`` holds what is prepared by commands in front of it, if those succeed."""
         text = _numbered(query.text)
-        dumper = Transformer(self._connection)
-        dumped = dumper.dump_sequence(params, [PyFormat.AUTO] * len(params))
-        types, formats = tuple(dumper.types or ()), dumper.formats
+        dumper = self._dumper
+        dumped = dumper.dump_sequence(params, _AUTO[: len(params)]) if params else []
+        types, formats = (tuple(dumper.types or ()), dumper.formats) if params else ((), [])
         statement = (text, types)
         name = self._names.get(statement) or prepared.get(statement)
         made: list[_Command] = []

@@ -251,6 +251,32 @@ def test_an_adoption_that_is_cut_off_goes_on(lost: Lost) -> None:
     assert cut > 10
 
 
+@places([AWS[0]])
+@pytest.mark.parametrize("at", ["adopted", "roots-made", "roots-published", "roots-destroyed", "adoption-rotated"])
+def test_an_adoption_in_kms_that_is_cut_off_goes_on(lost: Lost, at: str) -> None:
+    dead, *neighbours = lost.names[0]
+    lost.shredder.shred(dead)
+    lost.lose()
+
+    def end(name: str) -> None:
+        if name == at:
+            raise CrashError
+
+    _steps.hook = end
+    try:
+        with pytest.raises(CrashError):
+            lost.adopt()
+    finally:
+        _steps.hook = None
+    shredder = lost.make(journal=lost.journal)
+    lost.check(shredder, dead=[dead], lost=neighbours, kept=lost.names[1])
+    assert lost.place.execute("SELECT count(*) FROM key_meta WHERE name = 'adopting'") == [(0,)]
+    shredder.close()
+    lost.place.load(lost.current)
+    with pytest.raises(KeyServiceError):
+        lost.make()
+
+
 @on_one
 def test_an_erasure_that_could_not_reach_the_keys_is_told_to_the_adopted_ones(lost: Lost) -> None:
     """Revoked in the database while the key service was away: the roots have not seen it, and it is not forgotten."""

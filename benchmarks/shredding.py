@@ -170,7 +170,7 @@ def _open(place: Place) -> Sample:
     return sample
 
 
-@benchmark("audit", sqlite=40, postgres=20, ours_only=True)
+@benchmark("audit", sqlite=70, postgres=20, ours_only=True)
 def audit(bench: Bench) -> Iterator[Result]:
     """Counting a customer's records and opening each: it grows with them, and should with nothing else."""
     sizes: tuple[int, ...] = bench.pick((10, 100), (10, 1_000, 10_000), (10, 1_000, 10_000, 100_000))

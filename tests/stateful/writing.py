@@ -24,25 +24,39 @@ MOST_THREADS = 4
 class Writing(Deployment):
     """Threads by single calls and by graphs, items with and without an end."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: dict[tuple[str, int], list[str]] = {}
+
     def some(self) -> None:
         """So that there is something to act on from the first step."""
         for number in LINES:
             for long in (True, False):
-                self.put("c-0", Way(), number, long, known=False, fork=False)
-        self.put("c-1", Way(1), "0", long=False, known=False, fork=False)
+                self.put("c-0", Way(), number, long, known=False, fork=False, again=False)
+        self.put("c-1", Way(1), "0", long=False, known=False, fork=False, again=False)
         self.put_writes("c-1", Way(), "0", 0, long=True)
         self.put_item("c-0", Way(), "a", long=False, minutes=1.5)
 
     @rule(
-        name=WHO, way=WAYS, number=st.sampled_from(LINES), long=st.booleans(), known=st.booleans(), fork=st.booleans()
+        name=WHO,
+        way=WAYS,
+        number=st.sampled_from(LINES),
+        long=st.booleans(),
+        known=st.booleans(),
+        fork=st.booleans(),
+        again=st.booleans(),
     )
-    def put(self, name: str, way: Way, number: str, long: bool, known: bool, fork: bool) -> None:
+    def put(self, name: str, way: Way, number: str, long: bool, known: bool, fork: bool, again: bool) -> None:
         thread = self.thread(name, number)
         saved = self.model[name].threads.get(thread, {})
         newest = latest(saved)
         parent = min(key for _, key in saved) if fork and newest else newest
         before = (saved["", parent].values or {})["x"] if parent else []
-        values = {"x": [*before, self.text(name, 30 if long else 1)], "n": self.counter}
+        said = self.said.setdefault((name, self.model[name].generation), [])
+        fresh = self.text(name, 30 if long else 1)
+        # What was said before may be stored already, or have been deleted since.
+        values = {"x": [*before, said[self.counter % len(said)] if again and said else fresh], "n": self.counter}
+        said.append(fresh)
         key = f"1f000000-0000-6000-8000-{self.counter:012x}"
         here = config(thread, name if not (known and newest) else None)
         if parent:

@@ -19,7 +19,7 @@ import msgpack
 
 from shredsaver.db.base import Begin, Commit, Plan, Statement, run
 from shredsaver.errors import RevocationLogDamagedError
-from shredsaver.kms import deadlog, schema
+from shredsaver.kms import deadlog, holds, schema
 from shredsaver.kms.roots import Anchor, Death, Standing
 from shredsaver.kms.wrapping import Entry, Store
 
@@ -107,6 +107,8 @@ def adopt(
         new.append((yield from _bury(customer, generation, dead[customer, generation], now)))
     if new:
         yield from deadlog.append(log_key, new)
+    for slot in sorted({dead[one] for one in lacking}):
+        yield from _release(log_key, slot, {customer for customer, _ in lacking})
     (log,) = yield from run(Statement(schema.LOG))
     end = Anchor(int(log.rows[0][0]), bytes(log.rows[0][1]))
     yield from run(
@@ -146,6 +148,16 @@ def _bury(customer: bytes, generation: int, slot: int, now: str) -> Plan[Entry]:
     below = (slot, customer, generation)
     yield from run(Statement(schema.WRAPS_DROP_TO, below), Statement(schema.TREES_DROP_TO, below[1:]))
     return Entry(0, customer, generation, now, 1, slot, min(firsts), held.rows[0][0], b"")
+
+
+def _release(log_key: bytes, slot: int, buried: set[bytes]) -> Plan[None]:
+    """Ends the holds of the dead: they were released before the erasure, which the copy has not heard of either."""
+    kept, whole = yield from holds.of_slot(log_key, slot)
+    gone = sorted(buried & kept.keys())
+    if gone and whole:
+        for customer in gone:
+            del kept[customer]
+        yield from holds.store(log_key, slot, kept, gone)
 
 
 def begun(store: Store, log_key: bytes, note: bytes) -> Plan[None]:

@@ -15,6 +15,7 @@ from shredsaver import (
     KeyNotFoundError,
     KeyServiceError,
     KeyStoreStaleError,
+    LegalHoldError,
     RevocationLogDamagedError,
     ShredIncompleteError,
 )
@@ -249,6 +250,23 @@ def test_an_adoption_that_is_cut_off_goes_on(lost: Lost) -> None:
         (lost.place.directory / "roots").write_bytes(saved[1])
         cut += 1
     assert cut > 10
+
+
+@on_local
+def test_a_hold_that_the_copy_still_has_ends_with_its_customer(lost: Lost) -> None:
+    dead, other = lost.names[0][0], lost.names[1][0]
+    for name in (dead, other):
+        lost.shredder.hold(name, "case 7")
+    lost.older = lost.place.save()
+    lost.shredder.release(dead)
+    lost.shredder.shred(dead)
+    lost.lose()
+    lost.adopt()
+    assert lost.place.counts()["key_holds"] == 1
+    shredder = lost.make(journal=lost.journal)
+    with pytest.raises(LegalHoldError):
+        shredder.shred(other)
+    lost.check(shredder, dead=[dead], lost=lost.names[0][1:], kept=lost.names[1])
 
 
 @places([AWS[0]])

@@ -173,9 +173,7 @@ class Core:
                 keys = [tree.derive(scope, number) for number in numbers]
         except KeyPuncturedError:
             raise UnsealError(f"{where[0]}: a key of scope {scope} is no more") from None
-        return unseal_range(
-            ((number, record, key) for (number, record), key in zip(rows, keys, strict=True)), associated, where
-        )
+        return unseal_range(zip(numbers, [row[1] for row in rows], keys, strict=True), associated, where)
 
     def seal_own(self, kind: str, identifier: str, data: bytes) -> bytes:
         """Seals what belongs to the deployment and to no customer, such as the reason of an erasure."""

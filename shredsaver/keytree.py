@@ -37,8 +37,6 @@ _MIN_BYTES: Final = 64
 
 # A prime, so that the scopes used together (0, 1 and a thread's pair, 16 and 17 the first) do not share a place.
 _PATHS: Final = 7
-# Keys from which a range is derived level by level: the way down, 64 hashes, is walked anew.
-_RANGE: Final = 64
 # Any index differs from -1 in more bits than an empty path has.
 _NO_PATH: Final[tuple[int, tuple[bytes, ...]]] = (-1, ())
 
@@ -137,26 +135,12 @@ class KeyTree:
         index = scope << 32 | number
         last, digests = self._paths[scope % _PATHS]
         changed = (last ^ index).bit_length()
-        height = len(digests)
-        if changed > height:
-            node = self._covering(index)
-            if node is None:
-                raise KeyPuncturedError(f"the key of scope {scope}, number {number} was punctured")
-            height = _DEPTH - node.depth
-            if not height:
-                return node.secret
-            path = [_children(node.secret)]
-        elif changed <= 1:  # the same leaf or its sibling: both are halves of the last digest
-            return digests[-1][KEY_BYTES:] if index & 1 else digests[-1][:KEY_BYTES]
-        else:
-            path = list(digests[: height - changed + 1])
-        digest = path[-1]
-        for bit in range(height - len(path), 0, -1):
-            digest = _children(digest[KEY_BYTES:] if index >> bit & 1 else digest[:KEY_BYTES])
-            path.append(digest)
-        # One store of an immutable value: another thread sees the old path or the new one, never a mixture.
-        self._paths[scope % _PATHS] = (index, tuple(path))
-        return digest[KEY_BYTES:] if index & 1 else digest[:KEY_BYTES]
+        if changed > 1 or not digests:
+            digests = self._path(index)
+            if not digests:
+                return self._nodes[bisect_right(self._starts, index) - 1].secret
+        # The same leaf as last time, its sibling or another: both leaves of a pair are halves of the last digest.
+        return digests[-1][KEY_BYTES:] if index & 1 else digests[-1][:KEY_BYTES]
 
     def derive_range(self, scope: int, first: int, last: int) -> list[bytes]:
         """Gives the keys of ``first`` to ``last``, both included, of one scope: what `derive` gives for each.
@@ -165,13 +149,19 @@ class KeyTree:
             KeyPuncturedError: As `derive`, for any of them.
         """
         start, stop = scope << 32 | first, scope << 32 | last
-        node = None if (scope | first | last) >> 32 or last - first < _RANGE else self._covering(start)
-        if node is None or node.end < stop:
+        common = (start ^ stop).bit_length()
+        path = () if (scope | first | last) >> 32 or first >= last else self._path(start)
+        if not path or common > len(path):
             return [self.derive(scope, number) for number in range(first, last + 1)]
-        secrets = [node.secret]
-        lowest = start >> (_DEPTH - node.depth)
-        for bit in range(_DEPTH - node.depth - 1, -1, -1):
-            halves = [half for digest in map(_children, secrets) for half in (digest[:KEY_BYTES], digest[KEY_BYTES:])]
+        # From the lowest node above all of them, level by level.
+        digest = path[-common]
+        secrets = [digest[:KEY_BYTES], digest[KEY_BYTES:]]
+        lowest = start >> (common - 1)
+        for bit in range(common - 2, -1, -1):
+            halves: list[bytes] = []
+            for secret in secrets:
+                digest = _children(secret)
+                halves += (digest[:KEY_BYTES], digest[KEY_BYTES:])
             begin = (start >> bit) - 2 * lowest
             lowest = start >> bit
             secrets = halves[begin : begin + (stop >> bit) - lowest + 1]
@@ -237,6 +227,38 @@ class KeyTree:
             nodes.append(_Node(start, _DEPTH + 1 - size.bit_length(), os.urandom(KEY_BYTES)))
             start += size
         return KeyTree(tuple(nodes))
+
+    def _path(self, index: int) -> tuple[bytes, ...]:
+        """The digests from a node of the tree down to a leaf, the last one being the leaf's and its sibling's.
+
+        It is empty where the node is the leaf. What a path walked before has in common with it is not walked again.
+
+        Raises:
+            KeyPuncturedError: There is no such node.
+        """
+        last, digests = self._paths[(index >> 32) % _PATHS]
+        if (last ^ index).bit_length() > len(digests):
+            last, digests = max(self._paths, key=lambda path: len(path[1]) - (path[0] ^ index).bit_length())
+        changed = (last ^ index).bit_length()
+        if changed <= len(digests):
+            path = list(digests[: len(digests) - max(changed, 1) + 1])
+            height = len(digests)
+        else:
+            node = self._covering(index)
+            if node is None:
+                raise KeyPuncturedError(f"the key of scope {index >> 32}, number {index & LAST} was punctured")
+            height = _DEPTH - node.depth
+            if not height:
+                return ()
+            path = [_children(node.secret)]
+        digest = path[-1]
+        for bit in range(height - len(path), 0, -1):
+            digest = _children(digest[KEY_BYTES:] if index >> bit & 1 else digest[:KEY_BYTES])
+            path.append(digest)
+        # One store of an immutable value: another thread sees the old path or the new one, never a mixture.
+        found = tuple(path)
+        self._paths[(index >> 32) % _PATHS] = (index, found)
+        return found
 
     def _covering(self, index: int) -> _Node | None:
         position = bisect_right(self._starts, index) - 1

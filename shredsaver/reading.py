@@ -202,13 +202,13 @@ class Opener:
         return self._core.unseal(self._tree, table, self._place.owner, scope, number, sealed, where, *columns)
 
     def _guard(self, scope: int, function: Callable[[], T]) -> T:
-        name = f"parts/{self._place.customer.hex()}/{self._place.thread.hex()}/{scope}"
         try:
             return function()
         except LookupError as error:
-            raise UnsealError(f"{name}: part {error} is missing") from None
+            wrong = f"part {error} is missing"
         except ValueError:
-            raise UnsealError(f"{name}: the parts do not make up their value") from None
+            wrong = "the parts do not make up their value"
+        raise UnsealError(f"parts/{self._place.customer.hex()}/{self._place.thread.hex()}/{scope}: {wrong}")
 
 
 def _merged(spans: Sequence[range]) -> list[range]:

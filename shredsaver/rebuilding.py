@@ -34,6 +34,11 @@ from pydantic import BaseModel
 _STATE: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 STATE_IS_KNOWN: Final = tuple(BaseModel.__slots__) == _STATE
 
+# What pydantic itself does with a validated model, without its watch over assignments.
+_new: Final = object.__new__
+_set: Final = object.__setattr__
+_set_fields, _set_extra, _set_private = (vars(BaseModel)[name].__set__ for name in _STATE[1:])
+
 Fields = Mapping[str, Any]
 Hook = Callable[[int, bytes], Any]
 
@@ -119,12 +124,11 @@ def _message(kind: _Kind, data: bytes) -> Any | None:
 
 def rebuilt(cls: type, fields: dict[str, Any]) -> Any:
     """A model with these fields, all of them set, and nothing besides. The dict becomes its own."""
-    model: Any = object.__new__(cls)
-    give = object.__setattr__
-    give(model, "__dict__", fields)
-    give(model, "__pydantic_fields_set__", set(fields))
-    give(model, "__pydantic_extra__", {})
-    give(model, "__pydantic_private__", None)
+    model: Any = _new(cls)
+    _set(model, "__dict__", fields)
+    _set_fields(model, set(fields))
+    _set_extra(model, {})
+    _set_private(model, None)
     return model
 
 

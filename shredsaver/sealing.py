@@ -217,13 +217,14 @@ def unseal_range(
     """
     opened: dict[int, bytes] = {}
     before, behind = associated
+    pack = msgpack.Packer().pack  # one for all: making one costs more than a number
     for number, record, key in records:
-        if len(record) >= OVERHEAD and record[:1] == _VERSION and len(key) == KEY_BYTES:
+        if len(record) >= OVERHEAD and record[0] == _FORMAT and len(key) == KEY_BYTES:
             try:
-                padded = AESGCM(key).decrypt(record[1:_BODY], record[_BODY:], before + msgpack.packb(number) + behind)
+                padded = AESGCM(key).decrypt(record[1:_BODY], record[_BODY:], before + pack(number) + behind)
             except InvalidTag:
-                padded = b""
-            if padded[-1:] == _PADDING:  # nothing hides the length: the usual case
+                padded = b"\x00"
+            if padded[-1] == _PADDING[0]:  # nothing hides the length: the usual case
                 opened[number] = padded[:-1]
                 continue
         opened[number] = unseal(key, record, associated.at(number), (*where, number))

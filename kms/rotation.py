@@ -71,7 +71,8 @@ class Rotation:
             How many times a slot was moved to a new root or freed of an old one by this call.
 
         Raises:
-            UnsealError: A row does not open, so its slot was left as it is; every other slot was rotated.
+            UnsealError, FormatError: A row does not open, or what is noted of a slot cannot be: the slot was left as it
+                is; every other slot was rotated.
             KeyServiceUnavailableError: Another host takes too long.
         """
         done, batch = 0, _BATCH
@@ -81,7 +82,8 @@ class Rotation:
         while True:
             with self._roots.exclusive():
                 survey = partial(self._survey, claim, only, frozenset(failed), batch)
-                tasks, busy = self._database.run(survey)
+                tasks, busy, broken = self._database.run(survey)
+                failed.update(broken)
                 if tasks:
                     try:
                         self._carry_out(claim, tasks)
@@ -156,11 +158,12 @@ class Rotation:
 
     def _survey(
         self, claim: bytes, only: Collection[int] | None, without: Collection[int], most: int
-    ) -> Plan[tuple[list[_Task], bool]]:
-        """What there is to do, claimed for us, and whether other hosts have claimed some of it."""
+    ) -> Plan[tuple[list[_Task], bool, dict[int, FormatError]]]:
+        """What there is to do, claimed for us; whether other hosts have claimed some of it; slots that are damaged."""
         yield Begin("write" if claim else "read")
         (work,) = yield from run(Statement(schema.WORK))
         tasks: list[_Task] = []
+        broken: dict[int, FormatError] = {}
         busy = False
         now = time.time()
         for (slot,) in work.rows:
@@ -174,7 +177,11 @@ class Rotation:
             if bytes(owner) not in {b"", claim} and until > now:
                 busy = True
                 continue
-            task = self._task(slot, epoch, due, epochs.rows)
+            try:
+                task = self._task(slot, epoch, due, epochs.rows)
+            except FormatError as error:
+                broken[slot] = error
+                continue
             if task is None:
                 continue
             if claim:
@@ -189,13 +196,18 @@ class Rotation:
                     task = replace(task, new=replace(task.new, note=note, idle=idle))
             tasks.append(task)
         yield Commit()
-        return tasks, busy
+        return tasks, busy, broken
 
     @staticmethod
     def _task(slot: int, epoch: int, due: int, rows: Sequence[tuple[Any, ...]]) -> _Task | None:
         found = {number: (state, Epoch(slot, number, bytes(material))) for number, state, material in rows}
         retiring = tuple(known for state, known in found.values() if state == schema.RETIRING)
         new = old = None
+        if due > epoch or (epoch and epoch not in found):
+            raise FormatError(
+                f"slot {slot} of the key store stands at epoch {epoch}, and what is noted of its epochs does not go "
+                "with that: its rows were edited. Restore a current copy of the key store"
+            )
         if due >= epoch:
             new = found[epoch + 1][1] if epoch + 1 in found else Epoch(slot, epoch + 1)
             if epoch:

@@ -159,6 +159,13 @@ def test_the_place_of_what_is_wrong_is_told() -> None:
         receipts.verify_chain([made[0], ".".join((head, *made[1].split(".")[1:]))], [key(OLD)])
 
 
+def test_a_statement_may_hold_any_text() -> None:
+    said = {"number": 1, "targets": {"büro": {"status": "erased"}}, "out_of_scope": ["\U0001f9fe"]}
+    made = receipts.sign(said, OLD)
+    assert made.isascii()
+    assert receipts.verify(made, key(OLD)).payload == said
+
+
 def test_what_was_verified_cannot_be_edited() -> None:
     verified = receipts.verify(chain(1)[0], key(OLD))
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -137,6 +137,8 @@ def test_looking_after_a_deployment(run: World) -> None:
     for name in ("versions", "clock", "keys", "log of erasures", "receipts", "schema", "permissions", "copies of keys"):
         assert name in findings
     assert findings["copies of keys"]["advice"]
+    everybody = run.json("audit")
+    assert (everybody["status"], everybody["routes"]["items"]) == (None, {"rows": 1, "opens": 1})
     assert run.json("keys", "check")["problems"] == []
     assert run.json("rotate")["slots"] >= 1
     assert run.json("rotate", "c-1")["key_version"] == 2

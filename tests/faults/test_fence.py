@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 
 from shredsaver import (
+    CustomerRestrictedError,
     CustomerShreddedError,
     DatabaseUnavailableError,
     FormatError,
@@ -256,6 +258,62 @@ def test_a_writer_that_is_always_outrun_gives_up(
     assert caught.value.retryable
     assert values(shredder) == {"x": 1}
     assert backend.count("writes") == 0
+
+
+@pytest.mark.parametrize("what", ["put", "put_writes"])
+def test_a_write_for_an_earlier_generation_is_refused_though_the_customer_is_back(
+    what: str, make_shredder: Callable[..., Any], backend: Backend
+) -> None:
+    """A warm process took the conversation for what it was; it begins anew only when it asks again."""
+    warm, other = make_shredder(), make_shredder()
+    at = put(CALL, warm.saver, config(), {"x": "old"})
+    erased = other.shred("c-1")
+    other.enrol("c-1")
+    acts = {
+        "put": partial(put, CALL, warm.saver, config(), {"x": "late"}),
+        "put_writes": partial(warm.saver.put_writes, at, [("x", "late")], "task"),
+    }
+    with pytest.raises(CustomerShreddedError) as caught:
+        acts[what]()
+    assert caught.value.erasure_id == erased.erasure_id
+    assert (backend.count("checkpoints"), backend.count("writes")) == (0, 0)
+    put(CALL, warm.saver, config(), {"x": "new"})
+    assert values(other) == {"x": "new"}
+
+
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_a_process_that_is_refused_drops_the_key(what: str, make_shredder: Callable[..., Any]) -> None:
+    warm, other = make_shredder(), make_shredder()
+    put(CALL, warm.saver, config(), {"x": 1})
+    ring = warm._start().core.keyring
+    assert ring.cached(token(warm), 1, 0) is not None
+    other.shred("c-1")
+    with pytest.raises(CustomerShreddedError):
+        values(warm) if what == "read" else put(CALL, warm.saver, config(), {"x": 2})
+    assert ring.cached(token(warm), 1, 0) is None
+
+
+def test_a_refusal_tells_of_the_erasure_that_it_comes_from(make_shredder: Callable[..., Any]) -> None:
+    """One was cancelled, one came before the customer came back, one after; use is restricted in between."""
+    shredder = make_shredder()
+    old = put(CALL, shredder.saver, config(), {"x": 1})["configurable"]["checkpoint_id"]
+    shredder.shred("c-1", grace=timedelta(hours=1))
+    shredder.reinstate("c-1")
+    first = shredder.shred("c-1", purge=False)
+    shredder.enrol("c-1")
+    put(CALL, shredder.saver, config(), {"x": 2})
+    with pytest.raises(CustomerShreddedError) as caught:
+        shredder.saver.get_tuple(config(checkpoint_id=old))
+    assert caught.value.erasure_id == first.erasure_id
+    shredder.restrict("c-1")
+    for more in ({}, {"checkpoint_id": old}):
+        with pytest.raises(CustomerRestrictedError):
+            shredder.saver.get_tuple(config(**more))
+    shredder.reinstate("c-1")
+    second = shredder.shred("c-1", purge=False)
+    with pytest.raises(CustomerShreddedError) as caught:
+        values(shredder)
+    assert caught.value.erasure_id == second.erasure_id
 
 
 # -- rows of customers ------------------------------------------------------------------------------------------------

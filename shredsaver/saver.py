@@ -239,6 +239,7 @@ class ShredSaver(BaseCheckpointSaver[Any]):
 
         Raises:
             ThreadOwnershipError: The target belongs to somebody else.
+            LegalHoldError: The customer is under a hold, and the target is there already.
         """
         self._core.database.run(self._copy(source_thread_id, target_thread_id))
 

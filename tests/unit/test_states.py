@@ -9,7 +9,7 @@ import pytest
 
 from shredsaver import erasure
 from shredsaver.erasure import DEAD, DESTROYED, LIVE, PURGED, RESTRICTED, REVOKED
-from shredsaver.reconcile import Dead, Differences, Reconciliation, Standing, compare, latest
+from shredsaver.reconcile import DESTRUCTIONS_UNASKED, Dead, Differences, Reconciliation, Standing, compare, latest
 
 STATES = [LIVE, RESTRICTED, REVOKED, DESTROYED, PURGED]
 FOLLOWING = {
@@ -84,6 +84,10 @@ def test_of_each_customer_the_highest_generation_counts_and_its_earliest_time() 
 def test_a_known_time_counts_before_an_unknown_one() -> None:
     for given in ([Dead(ONE, 1, ""), Dead(ONE, 1, LATE)], [Dead(ONE, 1, LATE), Dead(ONE, 1, "")]):
         assert latest(given) == {ONE: Dead(ONE, 1, LATE)}
+
+
+def test_what_is_destroyed_unasked_is_few() -> None:
+    assert DESTRUCTIONS_UNASKED == 10
 
 
 ALIVE, GONE = Standing(1, dead=False), Standing(1, dead=True)

@@ -15,16 +15,17 @@ from langgraph.store.base import Item
 from shredsaver.core import Core
 from shredsaver.customers import TOKEN_BYTES
 from shredsaver.errors import FormatError, PayloadError, UnsealError
-from shredsaver.keytree import KeyTree
+from shredsaver.keytree import KeyPuncturedError, KeyTree
 from shredsaver.namespaces import Namespace
 from shredsaver.records import unpack
-from shredsaver.sealing import ITEM, NAMESPACE
+from shredsaver.sealing import ITEM, NAMESPACE, associated_data, unseal
 
 SCOPE: Final = 1
 """The scope of a customer's items."""
 
 _LABELS: Final = 1
 _KEYS: Final = 2
+_SPARSE: Final = 6  # numbers apart, on average, from which deriving all in between is no gain
 ITEM_COLUMNS: Final = (
     "i.customer, i.template, i.labels, i.key, i.generation, i.scope, i.number, i.sealed, i.vectors, i.created_at, "
     "i.updated_at, i.ttl, i.expires_at"
@@ -147,7 +148,44 @@ def open_item(core: Core, owner: Owner, row: ItemRow) -> Content:
         UnsealError: It is not this row's, or its vectors were taken away.
     """
     sealed = core.unseal(owner.tree, ITEM, owner.pair, row.scope, row.number, row.sealed, row.where, *row.columns)
-    match unpack(sealed):
+    return _content(row, sealed)
+
+
+def open_items(core: Core, owner: Owner, rows: Sequence[ItemRow]) -> list[Content]:
+    """As `open_item` for each of some rows, whose keys are derived at once where their numbers are close together."""
+    keys = _keys(owner.tree, rows)
+    if keys is None:
+        return [open_item(core, owner, row) for row in rows]
+    return [
+        _content(
+            row,
+            unseal(
+                key,
+                row.sealed,
+                associated_data(ITEM, core.deployment, *owner.pair, row.scope, row.number, *row.columns),
+                row.where,
+            ),
+        )
+        for row, key in zip(rows, keys, strict=True)
+    ]
+
+
+def _keys(tree: KeyTree, rows: Sequence[ItemRow]) -> list[bytes] | None:
+    numbers = [row.number for row in rows]
+    if not numbers or any(row.scope != SCOPE for row in rows):
+        return None
+    first, last = min(numbers), max(numbers)
+    if last - first > _SPARSE * len(numbers):
+        return None
+    try:
+        keys = tree.derive_range(SCOPE, first, last)
+    except KeyPuncturedError:  # one in between, perhaps of none of these
+        return None
+    return [keys[number - first] for number in numbers]
+
+
+def _content(row: ItemRow, opened: bytes) -> Content:
+    match unpack(opened):
         case [str() | None as label, [*labels], str() as key, str() as value, int() as vectors]:
             if (vectors > 0) != (row.vectors is not None):
                 raise UnsealError(

@@ -13,7 +13,7 @@ from shredsaver.core import Core
 from shredsaver.db.base import Plan, Statement, run
 from shredsaver.errors import ConfigurationError
 from shredsaver.filters import matches
-from shredsaver.items import Content, ItemRow, Owner, item_of, key_token, open_item, open_namespace
+from shredsaver.items import Content, ItemRow, Owner, item_of, key_token, open_item, open_items, open_namespace
 from shredsaver.namespaces import Namespace, Owned, Templates
 from shredsaver.selecting import PAGE, Target
 from shredsaver.vectors import Shelf, VectorCache, empty_shelf, open_vectors, shelved, stacked
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _FEW: Final = 32
 _PER_HIT: Final = 4
 """Items that are opened first for each that is wanted, when a filter may leave some out."""
+
+
+_parsed: Final = json.JSONDecoder().decode
 
 
 class Hit(NamedTuple):
@@ -86,13 +89,14 @@ class Searcher:
         content = open_item(self._core, owner, row)
         return Hit(row, item_of(self._namespace(row, content), content, row))
 
-    def _passing(self, owner: Owner, row: ItemRow, wanted: Mapping[str, Any] | None) -> Hit | None:
-        """The item if it passes a filter: most of those that are looked at may not, so nothing else is made of them."""
-        content = open_item(self._core, owner, row)
-        value = json.loads(content.value)
-        if not matches(value, wanted):
-            return None
-        return Hit(row, item_of(self._namespace(row, content), content, row, value))
+    def _passing(self, owner: Owner, rows: Sequence[ItemRow], wanted: Mapping[str, Any] | None) -> list[Hit]:
+        """Those that pass a filter: most of those that are looked at may not, so nothing else is made of them."""
+        hits = []
+        for row, content in zip(rows, open_items(self._core, owner, rows), strict=True):
+            value = _parsed(content.value)
+            if matches(value, wanted):
+                hits.append(Hit(row, item_of(self._namespace(row, content), content, row, value)))
+        return hits
 
     def _namespace(self, row: ItemRow, content: Content) -> Namespace:
         namespace = self._templates.namespace(row.template, content.customer_label, content.labels)
@@ -106,7 +110,7 @@ class Searcher:
         """Up to so many items of a target that pass: from the newest page, then from all there are, in order."""
         page = min(PAGE, most if not wanted else max(_FEW, _PER_HIT * most))
         rows = yield from selecting.newest(target, self._now, page)
-        hits = [hit for row in rows if (hit := self._passing(target.owner, row, wanted))]
+        hits = self._passing(target.owner, rows, wanted)
         if len(rows) < page or len(hits) >= most:
             return hits[:most]
         seen = {row.number for row in rows}
@@ -123,8 +127,7 @@ class Searcher:
             if len(hits) >= most:
                 break
             rows = yield from selecting.rows(target, self._now, some)
-            found = (rows[number] for number in some if number in rows)
-            hits += (hit for row in found if (hit := self._passing(target.owner, row, wanted)))
+            hits += self._passing(target.owner, [rows[number] for number in some if number in rows], wanted)
         return hits[: max(most, 0)]
 
     # -- by similarity ----------------------------------------------------------------------------------------------

@@ -175,8 +175,8 @@ class Writing(Deployment):
 
         self.do(name, way, deeds.copy_thread, source, target, change=change)
 
-    @rule(name=WHO, way=WAYS, number=st.sampled_from(LINES))
-    def prune(self, name: str, way: Way, number: str) -> None:
+    @rule(name=WHO, way=WAYS, number=st.sampled_from(LINES), then=st.booleans())
+    def prune(self, name: str, way: Way, number: str, then: bool) -> None:
         thread = self.thread(name, number)
         if not latest(self.model[name].threads.get(thread, {})):
             return
@@ -189,6 +189,8 @@ class Writing(Deployment):
             person.threads[thread] = {("", newest): Saved(kept.values, None, kept.writes)}
 
         self.do(name, way, deeds.prune, thread, change=change, held=True)
+        if then:  # by somebody who may remember what is gone
+            self.put(name, Way(1 - way.at), number, long=True, known=True, fork=False, again=True)
 
     @rule(name=WHO, way=WAYS, pick=PICK)
     def delete_thread(self, name: str, way: Way, pick: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shredsaver import (
+    ConfigurationError,
     CustomerShreddedError,
     DatabaseUnavailableError,
     ReceiptError,
@@ -19,6 +20,7 @@ from shredsaver import (
 from tests.support.backends import Backend, SqliteBackend
 from tests.support.calls import Caller
 from tests.support.checkpoints import checkpoint_id, config, put
+from tests.support.graphs import Run, delta_channels
 
 CALL = Caller("sync")
 VALUES = {"x": ["genuine " * 60], "y": "short"}
@@ -72,6 +74,23 @@ def test_numbers_handed_out_again_overwrite_nothing(
         assert all(one in (VALUES, {"x": ["later " * 60]}) for one in stored)
         assert values(shredder, "t-2", "c-2") == VALUES
         assert shredder.store.get(("users", "c-2"), "key").value == {"said": "c-2"}
+
+
+def test_a_thread_said_to_have_no_delta_channels_can_be_pruned_and_no_more(filled: Any, backend: Backend) -> None:
+    """The limit that is named: the mark is not authenticated, and all it keeps from is a pruning that is asked for."""
+    delta_channels(Run(CALL, filled.saver, "sync", "t-delta"))
+    before = {checkpoint_id(found.config): found for found in filled.saver.list(config("t-delta"))}
+    with pytest.raises(ConfigurationError):
+        filled.saver.prune(["t-delta"])
+    backend.execute("UPDATE threads SET uses_delta = 0")
+    assert {found.config["configurable"]["checkpoint_id"] for found in filled.saver.list(config("t-delta"))} == {
+        *before
+    }
+    filled.saver.prune(["t-delta"])
+    (left,) = filled.saver.list(config("t-delta"))
+    assert left.checkpoint == before[checkpoint_id(left.config)].checkpoint
+    assert values(filled) == VALUES
+    assert values(filled, "t-2", "c-2") == VALUES
 
 
 @pytest.mark.parametrize("forged", ["", "é", "a.b.c", "x" * 5_000])

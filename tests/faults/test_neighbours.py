@@ -181,6 +181,19 @@ def test_what_is_done_to_a_customer_changes_no_row_of_another(what: str, full: S
     assert rows_but(backend, customer=token) == before
 
 
+def test_a_change_of_mind_leaves_a_customers_row_as_it_was(full: Shredder, backend: Backend) -> None:
+    before = backend.contents()["customers"]
+    change_mind(full)
+    assert backend.contents()["customers"] == before
+
+
+def test_who_is_dead_is_told_so_even_at_somebody_elses_thread(full: Shredder) -> None:
+    full.shred("c-1")
+    for thread in ("c-2-a", "c-1-a", "nobody's"):
+        with pytest.raises(CustomerShreddedError):
+            full.saver.get_tuple({"configurable": {"thread_id": thread, "checkpoint_ns": "", "customer_id": "c-1"}})
+
+
 @pytest.mark.parametrize("what", OF_THREADS)
 def test_what_is_done_to_a_thread_changes_no_row_of_another(what: str, full: Shredder, backend: Backend) -> None:
     core = full._start().core

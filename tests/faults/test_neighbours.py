@@ -263,7 +263,9 @@ def test_an_item_ends_at_its_time_and_not_before(full: Shredder, backend: Backen
     assert full.store.get(here, "key", refresh_ttl=False) is None
     assert full.store.search(here, refresh_ttl=False) == []
     assert here not in full.store.list_namespaces(prefix=("users", "c-1"))
+    full.store.put(here, "key", {"said": "again"}, ttl=999)
     full.store.put(here, "key", {"said": "again"}, ttl=1000)
+    assert {row["ttl"] for row in backend.rows("items")} == {None, 1000 * 60_000}
     (again,) = full.store.search(here, refresh_ttl=False)
     assert again.created_at == again.updated_at > before[0].created_at
     core.clock = lambda: at + 120_000
@@ -344,5 +346,7 @@ def test_who_came_back_reads_nothing_of_before(full: Shredder, make_shredder: Ca
         assert (found.metadata["step"], found.metadata["source"]) == (7, "fork")
         assert found.parent_config is not None
         assert found.parent_config["configurable"]["checkpoint_id"] == parent["configurable"]["checkpoint_id"]
-        assert [item.key for item in shredder.store.search(("users", "c-1"))] == ["k-1"]
+        for wanted in (None, {"said": "new"}):
+            assert [item.key for item in shredder.store.search(("users", "c-1"), filter=wanted)] == ["k-1"]
+            assert [item.key for item in shredder.store.search(("users", "c-1", "notes"), filter=wanted)] == ["k-1"]
         assert shredder.store.list_namespaces(prefix=("users", "c-1")) == [("users", "c-1", "notes")]

@@ -36,7 +36,7 @@ def conversations(bench: Bench) -> Iterator[Result]:
     small = bench.level == "full" and bench.backend == "postgres"  # SQLite has shown the long curves already
     both = 100 if small else bench.pick(4, 100, 300)
     ours_alone = 200 if small else bench.pick(8, 200, 1000)
-    milestones = bench.pick((2, 4), (25, 50, 100), (10, 25, 50, 100, 200, 300))
+    milestones = bench.pick((2, 4), (25, 50, 100), (25, 50, 100, 200, 300))
     milestones_alone = (200,) if small else bench.pick((8,), (200,), (500, 1000))
     wall_turns = bench.pick(4, 100, 100)
     for shape, graph_of in SHAPES.items():

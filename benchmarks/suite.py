@@ -19,7 +19,7 @@ from .harness import compare, power
 from .results import POWER, Result
 from .targets import TARGETS
 
-GROWN = 32
+GROWN = 10
 """How many times the largest size may be that of the smallest from which an order of growth is told."""
 
 TOO_LONG = 3

@@ -163,7 +163,7 @@ def test_an_order_is_told_over_the_upper_sizes_that_both_have(tmp_path: Path) ->
     ours = [(1, 9.0), (100, 1.0), (1000, 1.0), (3000, 1.0), (9000, 50.0)]
     theirs = [(1, 9.0), (100, 1.0), (1000, 10.0), (3000, 30.0)]
     (found,) = bench.order("cost", "messages", "stock", ours, theirs)
-    assert (found.figure, found.case, found.unit) == ("order of cost", "100 to 3,000 messages", POWER)
+    assert (found.figure, found.case, found.unit) == ("order of cost", "1,000 to 3,000 messages", POWER)
     assert (found.ours, found.theirs) == (pytest.approx(0), pytest.approx(1))
     check(document({}, {}, [replace(found, ours=-0.01, ratio=-0.01)]))
     assert list(bench.order("cost", "messages", "stock", ours[:1], theirs[:1])) == []

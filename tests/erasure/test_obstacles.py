@@ -12,6 +12,7 @@ import pytest
 from shredsaver import (
     CustomerShreddedError,
     KeyAccessDeniedError,
+    KeyNotFoundError,
     KeyServiceUnavailableError,
     LegalHoldError,
     RevocationLogDamagedError,
@@ -27,7 +28,7 @@ from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
 from tests.support.steps import hooked
-from tests.support.targets import Clock
+from tests.support.targets import Clock, Notes
 
 CALL = Caller("sync")
 
@@ -179,6 +180,22 @@ def test_rows_that_cannot_be_deleted_keep_nobody_elses_erasure_waiting(
     assert {row["thread"] for row in backend.rows("checkpoints")} == {thread}
     (done,) = call(shredder, "resume")
     assert (done.state, done.pending) == ("purged", ())
+
+
+def test_a_lost_key_keeps_the_threads_names_from_the_targets_and_stops_nothing(
+    make_shredder: Callable[..., Any], service: Observed, backend: Backend
+) -> None:
+    filled(make_shredder)
+    notes = Notes()
+    shredder = make_shredder(keys=service, targets=[notes])
+    service.error, service.failing = KeyNotFoundError("lost"), frozenset({"load"})
+    found = When(lambda step: backend.count("erasures") == 1, lambda: setattr(service, "error", None))
+    with hooked(found):
+        result = shredder.shred("c-1")
+    assert found.state == "done"
+    assert (result.state, result.pending) == ("purged", ())
+    assert [told.thread_ids for told in notes.told] == [()]
+    assert verify(result.receipt, shredder.public_key()).payload["what"]["threads_unnamed"] == 1
 
 
 def test_there_is_one_last_receipt(make_shredder: Callable[..., Any], backend: Backend) -> None:

@@ -27,7 +27,8 @@ CONTEXT = multiprocessing.get_context("forkserver")
 PRELOAD = ["pytest", "tests.support.processes", "shredsaver.kms.local"]
 """What other processes have behind them when they begin; more may be added before the first one does."""
 
-SECONDS = 60
+SECONDS = 300
+"""Until something is taken to hang: starting a process has been seen to take a minute on a crowded machine."""
 
 
 @functools.cache

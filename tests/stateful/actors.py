@@ -11,7 +11,9 @@ from shredsaver.db.base import Begin, Call, Commit, Plan, PlanFactory, Rollback,
 from shredsaver.db.postgres import PostgresDatabase
 from shredsaver.db.sqlite import SqliteDatabase
 
-SECONDS = 60
+SECONDS = 120
+"""How long a step may take; a stopped call is left alone for much longer, as others go on meanwhile."""
+
 _this = threading.local()
 
 
@@ -39,7 +41,7 @@ class Actor:
 
     def gate(self) -> None:
         self._stopped.release()
-        if not self._go.acquire(timeout=SECONDS):
+        if not self._go.acquire(timeout=30 * SECONDS):
             raise TimeoutError("nobody lets this call go on")
 
     def _wait(self) -> None:

@@ -36,11 +36,11 @@ def fill(place: Place, threads: int) -> None:
     import psycopg
 
     blob = f"(SELECT string_agg(sha256(i::text::bytea), '') FROM generate_series(1, {_SIZE // 32}) i)"
-    with psycopg.connect(place.dsn, autocommit=True, options="-c search_path=shredsaver") as connection:
+    with psycopg.connect(place.dsn, autocommit=True, options="-c search_path=shredsaver") as server:
         some = f"generate_series(1, {2 * _CHECKPOINTS}) AS f(value)"
         for statement in _rows(blob, "t.value::text::bytea", f"generate_series(1, {threads}) AS t(value)", some):
-            connection.execute(statement.encode())
-        connection.execute("VACUUM ANALYZE")
+            server.execute(statement.encode())
+        server.execute("VACUUM ANALYZE")
 
 
 def _rows(sealed: str, token: str, threads: str, some: str) -> Iterator[str]:

@@ -22,6 +22,9 @@ from shredsaver.listing import Query
 from shredsaver.threads import Ref
 from shredsaver.writing import NewCheckpoint, NewWrite
 
+_APART: Final = frozenset({"id", "channel_values"})
+"""What of a checkpoint is not in its record: the record is bound to the id, and values are in parts."""
+
 _SOURCES: Final = frozenset({"input", "loop", "update", "fork"})
 
 
@@ -75,7 +78,7 @@ class Requests:
             ns=configurable.get("checkpoint_ns") or "",
             checkpoint_id=checkpoint["id"],
             parent_id=configurable.get("checkpoint_id") or "",
-            checkpoint={key: value for key, value in checkpoint.items() if key != "channel_values"},
+            checkpoint={key: value for key, value in checkpoint.items() if key not in _APART},
             metadata=stored,
             values=values,
             changed=frozenset(new_versions),

@@ -77,6 +77,7 @@ def config_of(thread_id: str, ns: str, checkpoint_id: str) -> RunnableConfig:
 
 def _tuple(revive: Revive, loaded: Loaded, metadata: Any, checkpoint: Any, values: dict[str, Any]) -> CheckpointTuple:
     row = loaded.row
+    checkpoint["id"] = row.checkpoint_id
     checkpoint["channel_values"] = values
     return CheckpointTuple(
         config=config_of(loaded.thread_id, row.ns, row.checkpoint_id),

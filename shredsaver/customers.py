@@ -33,30 +33,17 @@ def exact_id(value: object, what: str) -> str:
     Raises:
         CustomerUnresolvedError: It is anything else.
     """
-    if type(value) is str and value and _is_text(value):
-        return value
     if isinstance(value, UUID):
         return str(value)
     if not isinstance(value, str):
         raise CustomerUnresolvedError(f"{what} must be a non-empty string or a UUID, not {type(value).__name__}")
     if not value:
         raise CustomerUnresolvedError(f"{what} is the empty string: give the id of the customer whose data this is")
-    if not _is_text(value):
-        raise CustomerUnresolvedError(f"{what} holds a lone surrogate, which is no Unicode text")
-    return str(value)
-
-
-def _is_text(value: str) -> bool:
-    """Whether it can be written as UTF-8: a lone surrogate cannot."""
-    return value.isascii() or _encodes(value)
-
-
-def _encodes(value: str) -> bool:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
-        return False
-    return True
+        raise CustomerUnresolvedError(f"{what} holds a lone surrogate, which is no Unicode text") from None
+    return str(value)
 
 
 class CustomerResolver:

@@ -39,10 +39,6 @@ class Place(NamedTuple):
         """Customer and generation."""
         return self.customer, self.generation
 
-    def moved(self, next_record: int, next_part: int) -> Place:
-        """The same thread with other next numbers."""
-        return Place(self.thread, self.customer, self.generation, self.scope, next_record, next_part, self.epoch)
-
     def same_thread(self, other: Place) -> bool:
         """Whether what is known of one holds for the other."""
         return self[:4] == other[:4] and self.epoch == other.epoch
@@ -149,9 +145,8 @@ class Memory:
                 found.manifests[ns, manifest[0]] = manifest[1]
                 if len(found.manifests) > _MANIFESTS:
                     found.manifests.popitem(last=False)
-            if elements:
-                for element, number in elements.items():
-                    found.add_element(element, number)
+            for element, number in (elements or {}).items():
+                found.add_element(element, number)
             if run is not None:
                 found.runs.add(run)
             self._account(place.thread, found.size)

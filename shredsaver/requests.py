@@ -124,10 +124,9 @@ def _metadata(config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str,
     """The metadata to store: as LangGraph's ``get_checkpoint_metadata``, but text stays as it is, NUL and all."""
     stored: dict[str, Any] = dict(metadata)
     for source in (config.get("metadata"), config.get("configurable")):
-        if source:
-            for key, value in source.items():
-                if key in EXCLUDED_METADATA_KEYS or key in stored or key.startswith("__"):
-                    continue
-                if isinstance(value, (str, int, float)):
-                    stored[key] = value
+        for key, value in (source or {}).items():
+            if key in stored or key in EXCLUDED_METADATA_KEYS or key.startswith("__"):
+                continue
+            if isinstance(value, str | int | float):
+                stored[key] = value
     return stored

@@ -24,6 +24,7 @@ from shredsaver.threads import (
     LAST_NUMBER,
     SCOPE_COUNTER,
     SET_CUSTOMER,
+    unfinished,
 )
 from shredsaver.upkeep import EPOCH_BITS
 
@@ -96,9 +97,8 @@ def _begin(core: Core, token: bytes, generation: int) -> Plan[_Begun]:
         Statement(ADD_COUNTER, (*owner, SCOPE_COUNTER, FIRST_NUMBER)),
         *(Statement(GET_COUNTER, (*owner, scope)) for scope in (SCOPE_COUNTER, CEILING, FRESH_FROM)),
     )
-    first = int(counter.rows[0][0]) + MARGIN
-    if ceiling.rows and ceiling.rows != fresh_from.rows:
-        first = int(ceiling.rows[0][0])
+    left = unfinished(ceiling, fresh_from)
+    first = int(counter.rows[0][0]) + MARGIN if left is None else left
     if first >= LAST_NUMBER - MARGIN:
         yield Rollback()
         raise ConfigurationError(f"customer {token.hex()} has used up its scopes: no fresh keys can be given")

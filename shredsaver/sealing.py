@@ -85,7 +85,7 @@ def seal(key: bytes, plaintext: bytes, associated: bytes, *, pad_to: int = 1) ->
     zeros = -(len(plaintext) + 1) % pad_to
     if len(plaintext) + zeros > MAX_PLAINTEXT:
         raise PayloadError(f"a value of {len(plaintext)} bytes is above the limit of {MAX_PLAINTEXT}; split it")
-    padded = plaintext + (_PADDING.ljust(1 + zeros, b"\x00") if zeros else _PADDING)
+    padded = plaintext + _PADDING.ljust(1 + zeros, b"\x00")
     nonce = os.urandom(NONCE_BYTES)
     return b"".join((_VERSION, nonce, AESGCM(key).encrypt(nonce, padded, associated)))
 

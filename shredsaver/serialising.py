@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -19,10 +20,7 @@ def serialise(serde: SerializerProtocol, value: Any, what: str) -> Typed:
     Raises:
         PayloadError: As `attempt`, or it is above the limit.
     """
-    try:
-        tag, data = serde.dumps_typed(value)
-    except Exception as error:  # noqa: BLE001 -- a serializer may raise anything
-        raise _unserialisable(value, what, error) from None
+    tag, data = attempt(partial(serde.dumps_typed, value), value, what)
     check_size(data, what)
     return tag, bytes(data)
 
@@ -46,11 +44,7 @@ def attempt(function: Callable[[], T], value: Any, what: str) -> T:
     try:
         return function()
     except Exception as error:  # noqa: BLE001 -- a serializer may raise anything
-        raise _unserialisable(value, what, error) from None
-
-
-def _unserialisable(value: Any, what: str, error: Exception) -> PayloadError:
-    return PayloadError(
-        f"{what} cannot be serialised: a {type(value).__name__} raised {type(error).__name__}. Keep plain data, "
-        "messages, dataclasses or pydantic models in the state, or give a serializer that knows the type"
-    )
+        raise PayloadError(
+            f"{what} cannot be serialised: a {type(value).__name__} raised {type(error).__name__}. Keep plain data, "
+            "messages, dataclasses or pydantic models in the state, or give a serializer that knows the type"
+        ) from None

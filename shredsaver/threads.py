@@ -18,7 +18,7 @@ from shredsaver.core import (
     Customer,
 )
 from shredsaver.customers import CustomerResolver
-from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, call, run, sql
+from shredsaver.db.base import Begin, Commit, Plan, Result, Rollback, Statement, call, run, sql
 from shredsaver.errors import DatabaseUnavailableError, ThreadOwnershipError, UnsealError
 from shredsaver.keytree import KeyTree
 from shredsaver.memory import Memory, Place
@@ -228,6 +228,11 @@ def introduce(core: Core, ref: Ref) -> Plan[None]:
         core.events.emit("created", token)
 
 
+def unfinished(ceiling: Result, fresh_from: Result) -> int | None:
+    """The ceiling of a rotation that has begun and not taken over, given the counters `CEILING` and `FRESH_FROM`."""
+    return int(ceiling.rows[0][0]) if ceiling.rows and ceiling.rows != fresh_from.rows else None
+
+
 def allot(core: Core, ref: Ref, customer: Customer, tree: KeyTree, old: Place | None) -> Plan[None]:
     """Gives a thread a fresh pair of scopes: it is new, its old generation is dead, or its scope is full."""
     owner = (customer.customer, customer.generation)
@@ -250,7 +255,8 @@ def allot(core: Core, ref: Ref, customer: Customer, tree: KeyTree, old: Place | 
     scope = int(scopes.rows[0][0])
     if not FIRST_NUMBER <= scope <= LAST_NUMBER - 1:
         raise UnsealError(f"counters/{customer.customer.hex()}: the next scope is out of range")
-    if ceiling.rows and ceiling.rows != fresh_from.rows and scope + 1 >= ceiling.rows[0][0]:
+    limit = unfinished(ceiling, fresh_from)
+    if limit is not None and scope + 1 >= limit:
         yield Rollback()
         raise DatabaseUnavailableError(
             f"a rotation of the keys of customer {customer.customer.hex()} has begun and not ended, and there are no "

@@ -278,7 +278,7 @@ class Writer:
         statements.append(Statement(PUT_CHECKPOINT, row))
         if new.run and not (known is not None and new.run in known.runs):
             statements.append(Statement(ADD_RUN, (new.run, place.thread)))
-        after = place.moved(record_number + 1, part_number + len(parts))
+        after = place._replace(next_record=record_number + 1, next_part=part_number + len(parts))
         return Sealed(statements, stand, after, values, (new.checkpoint_id, manifest), added)
 
     def _seal_writes(
@@ -319,7 +319,7 @@ class Writer:
             statements.append(Statement(ADD_WRITE, kept, many=True))
         if replacing:
             statements.append(Statement(PUT_WRITE, replacing, many=True))
-        after = place.moved(number, part_number + len(parts))
+        after = place._replace(next_record=number, next_part=part_number + len(parts))
         return Sealed(statements, stand, after, {}, None, added)
 
     def _known(self, place: Place) -> ThreadMemory | None:

@@ -72,7 +72,6 @@ class TransactionPooler:
     """Listens on a local port. Use as a context manager.
 
     Attributes:
-        kept: What sessions were found to keep.
         served: Numbers of the server processes that had a transaction.
     """
 
@@ -87,7 +86,8 @@ class TransactionPooler:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._clients: dict[asyncio.Task[None], _Client] = {}
         self._stopping = False
-        self.kept: list[str] = []
+        self._kept: list[str] = []
+        self._looks: set[asyncio.Task[None]] = set()
         self.served: set[int] = set()
 
     @property
@@ -105,6 +105,15 @@ class TransactionPooler:
         self._thread.join(60)
         self._loop.close()
 
+    def kept(self) -> list[str]:
+        """What sessions were found to keep. Transactions that are over for their clients are looked behind first."""
+        asyncio.run_coroutine_threadsafe(self._look_behind(), self._loop).result(60)
+        return self._kept
+
+    async def _look_behind(self) -> None:
+        while looks := {*self._looks}:
+            await asyncio.wait(looks)
+
     async def _start(self) -> None:
         for _ in range(self._size):
             await self._connect()
@@ -117,6 +126,7 @@ class TransactionPooler:
         for task, holder in [*self._clients.items()]:
             holder.hang_up()
             await asyncio.wait([task])
+        await self._look_behind()
         for server in self._servers:
             await server.close()
         await self._listener.wait_closed()
@@ -177,6 +187,8 @@ class _Client:
                 server.owed, self._server = 0, server
                 self._pooler.served.add(server.number)
                 self._answers = asyncio.create_task(self._pass_on(server))
+                self._pooler._looks.add(self._answers)
+                self._answers.add_done_callback(self._pooler._looks.discard)
             self._server.owed += kind in _TOUGH
             self._server.unfinished = kind not in _TOUGH
             self._server.writer.write(message)
@@ -192,7 +204,7 @@ class _Client:
                     break
         self._server = None
         if left := await server.left():
-            self._pooler.kept.append(left)
+            self._pooler._kept.append(left)
         self._pooler._idle.put_nowait(server)
 
     def hang_up(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.backends import Backend, PostgresServer, SqliteBackend, postgres_server
 from tests.support.calls import Caller
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
     from shredsaver import Shredder
 
 BACKENDS = ["sqlite", "postgres"]
+
+# The same examples on every run, however slow the machine: a change is judged by what it changed. New examples are looked
+# for by hand, with `--hypothesis-profile=explore`.
+settings.register_profile("explore", deadline=None, print_blob=True)
+settings.register_profile(
+    "repeatable", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

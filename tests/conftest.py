@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 BACKENDS = ["sqlite", "postgres"]
 
-# The same examples on every run, however slow the machine: a change is judged by what it changed. New examples are looked
-# for by hand, with `--hypothesis-profile=explore`.
+# The same examples on every run, however slow the machine: a change is judged by what it changed. New examples are
+# looked for by hand, with `--hypothesis-profile=explore`.
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.register_profile(
     "repeatable", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]

@@ -228,6 +228,22 @@ class KeyTree:
             start += size
         return KeyTree(tuple(nodes))
 
+    def refreshed_from(self) -> int:
+        """Gives the scope from which the latest `refresh` gave fresh keys, 0 where there was none.
+
+        It is read off the nodes: a refresh leaves aligned blocks, each larger than the one before, up to the end. Where
+        a key was punctured behind that scope since, a higher one is given, up to the one after the punctured key's. A
+        lower one, by 2 at most, is given only where keys were punctured just before it; that holds for a scope of the
+        form 4n + 2, whose own block spans 2 and cannot continue a row of smaller ones.
+        """
+        found, size = 1 << _DEPTH, 1 << (_DEPTH + 1)
+        for node in reversed(self._nodes):
+            length = 1 << (_DEPTH - node.depth)
+            if length >= size or node.start + length != found:
+                break
+            found, size = node.start, length
+        return found >> (_DEPTH // 2)
+
     def _path(self, index: int) -> tuple[bytes, ...]:
         """The digests from a node of the tree down to a leaf, the last one being the leaf's and its sibling's.
 

@@ -29,7 +29,8 @@ from shredsaver.threads import (
 from shredsaver.upkeep import EPOCH_BITS
 
 MARGIN: Final = 65_536
-"""Scopes that threads may still take under the old keys while a rotation is under way: two a thread."""
+"""Scopes that threads may still take under the old keys while a rotation is under way: two a thread. Also those that a
+later copy of the database may have handed out behind where the key store's tree was refreshed last."""
 
 TURN: Final = 5
 """The row of ``counters`` with a random number of the latest rotation that began."""
@@ -49,6 +50,9 @@ def rotate_customer(core: Core, token: bytes) -> Plan[int]:
     at the same ceiling. Of several at once the one whose turn was drawn last takes over, since the key service lets no
     other replace the tree after it.
 
+    The tree knows more than a database that was taken back: where it was refreshed last. What lies behind may be in use
+    by a later copy of the database, so fresh keys begin at a distance from there, and the ceiling stays below.
+
     Raises:
         ConfigurationError: The customer is not known.
         CustomerShreddedError, CustomerRestrictedError: It may not be used.
@@ -56,8 +60,9 @@ def rotate_customer(core: Core, token: bytes) -> Plan[int]:
     for _ in range(ATTEMPTS):
         generation = yield from _generation(core, token)
         record = yield from call(partial(core.keys.load, token, generation))
-        begun = yield from _begin(core, token, generation)
-        secret = KeyTree.from_bytes(record.secret).refresh(begun.first).to_bytes()
+        tree = KeyTree.from_bytes(record.secret)
+        begun = yield from _begin(core, token, generation, tree.refreshed_from())
+        secret = tree.refresh(begun.first).to_bytes()
         try:
             replaced = yield from call(partial(core.keys.replace, token, generation, secret, record.key_version))
         except KeyVersionError:
@@ -87,8 +92,11 @@ def _generation(core: Core, token: bytes) -> Plan[int]:
     return customer.generation
 
 
-def _begin(core: Core, token: bytes, generation: int) -> Plan[_Begun]:
-    """Draws a turn and sets the ceiling, or takes up the one of a rotation that was left half done."""
+def _begin(core: Core, token: bytes, generation: int, refreshed: int) -> Plan[_Begun]:
+    """Draws a turn and sets the ceiling, or takes up the one of a rotation that was left half done.
+
+    Its ceiling stays even if fresh keys begin higher now: the tree that holds below it may be in use by writers.
+    """
     yield Begin("write")
     (row,) = yield from run(Statement(LOCK_CUSTOMER, (token,)))
     yield from core.admit(row.rows[0], generation)
@@ -98,13 +106,14 @@ def _begin(core: Core, token: bytes, generation: int) -> Plan[_Begun]:
         *(Statement(GET_COUNTER, (*owner, scope)) for scope in (SCOPE_COUNTER, CEILING, FRESH_FROM)),
     )
     left = unfinished(ceiling, fresh_from)
-    first = int(counter.rows[0][0]) + MARGIN if left is None else left
+    top = int(counter.rows[0][0]) + MARGIN if left is None else left
+    first = max(top, refreshed + MARGIN) | 2  # 4n + 2: see `KeyTree.refreshed_from`
     if first >= LAST_NUMBER - MARGIN:
         yield Rollback()
         raise ConfigurationError(f"customer {token.hex()} has used up its scopes: no fresh keys can be given")
     turn = secrets.randbits(EPOCH_BITS)
     yield from run(
-        Statement(SET_COUNTER, (*owner, CEILING, first)), Statement(SET_COUNTER, (*owner, TURN, turn)), commit=True
+        Statement(SET_COUNTER, (*owner, CEILING, top)), Statement(SET_COUNTER, (*owner, TURN, turn)), commit=True
     )
     return _Begun(generation, first, turn)
 

@@ -249,3 +249,60 @@ def test_a_customer_that_is_not_there(shredder: Shredder) -> None:
     shredder.shred(WHO)
     with pytest.raises(CustomerShreddedError):
         shredder.rotate(WHO)
+
+
+def test_a_later_database_keeps_its_threads_after_a_rotation_on_an_older_one(
+    make_shredder: Callable[..., Shredder], backend: Backend
+) -> None:
+    """Whichever database is put back, and whichever of them rotates: neither loses what the other one wrote."""
+    caller = Caller("sync")
+    first = make_shredder()
+    put(caller, first.saver, here("t"), {"x": "before"})
+    older = backend.copy()
+    for turn in range(2):
+        first.rotate(WHO)
+        put(caller, first.saver, here(f"later-{turn}"), {"x": turn})
+    first.close()
+
+    def use(url: str, thread: str) -> None:
+        with make_shredder(url) as shredder:
+            shredder.reconcile(adopt="restore")
+            for turn in range(2):
+                put(caller, shredder.saver, here(f"{thread}-{turn}"), {"x": thread})
+                shredder.rotate(WHO)
+                put(caller, shredder.saver, here(thread), {"x": f"{thread} again"})
+            assert shredder.audit(WHO).damaged == ()
+
+    for turn in range(2):
+        use(older.url, f"older-{turn}")
+        use(backend.url, f"current-{turn}")
+    with make_shredder() as current:
+        for turn in range(2):
+            assert [values["x"] for values in read(caller, current, f"later-{turn}")] == [turn]
+
+
+@pytest.mark.parametrize("at", [3, 4], ids=["before the keys were replaced", "after it"])
+def test_an_older_database_with_a_rotation_half_done(
+    at: int, make_shredder: Callable[..., Shredder], backend: Backend
+) -> None:
+    """It takes the rotation up, and no thread that a later database began since loses its keys."""
+    caller = Caller("sync")
+    first = make_shredder()
+    put(caller, first.saver, here("t"), {"x": "before"})
+    with pytest.raises(Crash), hooked(Between(at, crash)):
+        first.rotate(WHO)
+    assert tree(first).refreshed_from() == (0, 16 + 2 + rotating.MARGIN)[at == 4]
+    older = backend.copy()
+    first.rotate(WHO)
+    put(caller, first.saver, here("later"), {"x": "later"})
+    first.close()
+    with make_shredder(older.url) as shredder:
+        shredder.reconcile(adopt="restore")
+        put(caller, shredder.saver, here("meanwhile"), {"x": "meanwhile"})
+        shredder.rotate(WHO)
+        put(caller, shredder.saver, here("meanwhile"), {"x": "meanwhile again"})
+        assert shredder.audit(WHO).damaged == ()
+    with make_shredder() as current:
+        current.reconcile(adopt="restore")
+        assert [values["x"] for values in read(caller, current, "later")] == ["later"]
+        assert current.audit(WHO).damaged == ()

@@ -28,8 +28,6 @@ class Copied(NamedTuple):
     keys: Path
     epochs: dict[int, int]
     model: Snapshot
-    line: tuple[int, ...]
-    """The numbers of the backups that came before it, and its own."""
 
 
 class Copying(Deployment):
@@ -38,7 +36,6 @@ class Copying(Deployment):
     def __init__(self) -> None:
         super().__init__()
         self.copies: list[Copied] = []
-        self.line: tuple[int, ...] = ()
 
     @rule(at=WHERE)
     def restart(self, at: int) -> None:
@@ -59,17 +56,8 @@ class Copying(Deployment):
     def back_up(self) -> None:
         keys, database = self.keys.copy(), self.database.copy()
         found = self.database.records(database)
-        self.counter += 1
-        self.line += (self.counter,)
         model = copy.deepcopy(self.model)
-        self.copies.append(Copied(database, found, keys, self.keys.epochs(keys), model, self.line))
-
-    def abandon(self) -> None:
-        """Gives up the backups of later times that a restore has left behind: a rotation does not know their threads.
-
-        That is a limit: new keys are given to all scopes that the database has not handed out.
-        """
-        self.copies = [one for one in self.copies if one.line[-1] in self.line]
+        self.copies.append(Copied(database, found, keys, self.keys.epochs(keys), model))
 
     @precondition(lambda self: self.copies)
     @rule(data=st.data(), same=st.booleans())
@@ -81,7 +69,7 @@ class Copying(Deployment):
                 self.shredders[0].release(name)
         self.close()
         self.database.put_back(copied.database, same=same)
-        self.model, self.line = restored(self.model, copied.model), copied.line
+        self.model = restored(self.model, copied.model)
         first = self.open()
         self.shredders = [first]
         assert first.reconciliation.forked != same

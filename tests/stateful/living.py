@@ -73,7 +73,6 @@ class Living(Deployment):
     @rule(name=WHO, way=WAYS)
     def rotate(self, name: str, way: Way) -> None:
         if self.model[name].state != "unknown":
-            self.abandon()
             self.do(name, way, deeds.rotate, name)
 
     @rule(way=WAYS)

@@ -107,10 +107,6 @@ class Deployment(RuleBasedStateMachine):
             self.other.close()
             self.other = None
 
-    def abandon(self) -> None:
-        """Gives up backups that a rotation cannot keep readable."""
-        raise NotImplementedError
-
     def attack(self, found: list[Record]) -> None:
         """Tries to open sealed records with every key that any copy of the key store yields."""
         raise NotImplementedError

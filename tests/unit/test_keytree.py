@@ -204,6 +204,33 @@ def test_refresh_never_repeats_a_key() -> None:
     assert len({fresh.derive(2**bit, 0) for bit in range(32)}) == 32
 
 
+forms = st.integers(0, 2**20).map(lambda number: 4 * number + 2)
+"""Scopes that a refresh begins at, so that it can be told later."""
+
+
+@given(st.lists(forms, max_size=6), st.lists(st.tuples(st.integers(0, 2**22), st.sampled_from(NUMBERS)), max_size=3))
+@settings(max_examples=200, deadline=None)
+def test_a_tree_tells_where_it_was_refreshed_last(firsts: list[int], holes: list[tuple[int, int]]) -> None:
+    tree, latest = KeyTree.generate(), 0
+    assert tree.refreshed_from() == 0
+    for first in firsts:
+        tree, latest = tree.refresh(first), first
+        assert KeyTree.from_bytes(tree.to_bytes()).refreshed_from() == latest
+    for scope, number in holes:
+        tree = tree.puncture(scope, number)
+    behind = [scope for scope, _ in holes if scope >= latest]
+    assert max(latest - 2, 0) <= tree.refreshed_from() <= max([latest, *(scope + 1 for scope in behind)])
+
+
+def test_keys_punctured_just_before_it_hide_a_refresh_by_two_scopes_at_most() -> None:
+    tree = KeyTree.generate().refresh(6)
+    assert tree.puncture_scope(4, 4).refreshed_from() == 5
+    assert tree.puncture(4, 0).refreshed_from() == 4
+    assert tree.puncture(3, 0).refreshed_from() == 6
+    # One that begins at another form of scope may not be told from the one before: [2, 4), [4, 8) and so on.
+    assert KeyTree.generate().refresh(2).refresh(8).refreshed_from() == 2
+
+
 def test_generated_trees_differ_and_survive_their_bytes() -> None:
     one, two = KeyTree.generate(), KeyTree.generate()
     assert one.derive(0, 0) != two.derive(0, 0)

@@ -161,7 +161,7 @@ class Lister:
         customers: Mapping[bytes, Customer],
     ) -> Plan[list[tuple[Loaded, Mapping[str, Any]]]]:
         """Opens the joined rows that pass the filter, within the open transaction."""
-        openers: dict[bytes, tuple[Opener, Place, str]] = {}
+        openers: dict[bytes, tuple[Opener, str]] = {}
         chosen: list[tuple[CheckpointRow, Mapping[str, Any]]] = []
         for joined in rows:
             row = CheckpointRow(*joined[:_CHECKPOINT_WIDTH])
@@ -173,7 +173,7 @@ class Lister:
             if place.thread not in openers:
                 found = Found(place, joined[_CHECKPOINT_WIDTH + _PLACE_WIDTH], customer)
                 name = self._name(tree, found, query.ref)
-                openers[place.thread] = (Opener(self._core, place, tree), place, name)
+                openers[place.thread] = (Opener(self._core, place, tree), name)
             record = openers[place.thread][0].checkpoint(row)
             metadata = serde.loads_typed(record.metadata)
             if all(metadata.get(key) == value for key, value in query.wanted.items()):
@@ -181,8 +181,8 @@ class Lister:
         writes = yield from run(*(Statement(GET_WRITES, (row.thread, row.ns, row.checkpoint_id)) for row, _ in chosen))
         page = []
         for (row, metadata), pending in zip(chosen, writes, strict=True):
-            opener, place, thread_id = openers[row.thread]
-            loaded = yield from self._reader.load(opener, place, thread_id, row, map(WriteRow._make, pending.rows))
+            opener, thread_id = openers[row.thread]
+            loaded = yield from self._reader.load(opener, thread_id, row, map(WriteRow._make, pending.rows))
             page.append((loaded, metadata))
         return page
 
@@ -232,32 +232,20 @@ class Lister:
     def _chain(self, ref: Ref, ns: str, start: str, channels: AbstractSet[str]) -> Plan[list[Loaded]]:
         """A checkpoint (the latest without an id) and its ancestors, a page of them, with nothing but some channels."""
         key = (ref.thread, ns)
-        while True:
-            yield Begin("read")
-            threads, latest = yield from run(
-                Statement(GET_THREAD, (ref.thread,)), Statement(GET_LATEST_ID, (*key, ref.thread))
-            )
-            found = yield from self._reader.enter(ref, threads.rows, running=False)
-            first = start or (latest.rows[0][0] if latest.rows else "")
-            if found is None or not first:
-                yield Rollback()
-                return []
-            tree = self._core.tree(found.customer)
-            if tree is None:
-                yield Rollback()
-                yield from self._core.load_tree(found.customer)
-                continue
-            check_name(self._core, tree, found, ref)
-            (rows,) = yield from run(Statement(GET_CHAIN, (*key, first, *key, _CHAIN_PAGE - 1, *key)))
-            chain = [row for row in map(CheckpointRow._make, rows.rows) if row.generation == found.place.generation]
-            writes = yield from run(*(Statement(GET_WRITES, (*key, row.checkpoint_id)) for row in chain))
-            opener = Opener(self._core, found.place, tree)
-            page = []
-            for row, pending in zip(chain, writes, strict=True):
-                rows_ = map(WriteRow._make, pending.rows)
-                page.append((yield from self._reader.load(opener, found.place, ref.thread_id, row, rows_, channels)))
-            yield Commit()
-            return page
+        opener, (_, latest) = yield from self._reader.begin(ref, Statement(GET_LATEST_ID, (*key, ref.thread)))
+        first = start or (latest.rows[0][0] if latest.rows else "")
+        if opener is None or not first:
+            yield Rollback()
+            return []
+        (rows,) = yield from run(Statement(GET_CHAIN, (*key, first, *key, _CHAIN_PAGE - 1, *key)))
+        chain = [row for row in map(CheckpointRow._make, rows.rows) if row.generation == opener.place.generation]
+        writes = yield from run(*(Statement(GET_WRITES, (*key, row.checkpoint_id)) for row in chain))
+        page = []
+        for row, pending in zip(chain, writes, strict=True):
+            rows_ = map(WriteRow._make, pending.rows)
+            page.append((yield from self._reader.load(opener, ref.thread_id, row, rows_, channels)))
+        yield Commit()
+        return page
 
 
 class Walk:

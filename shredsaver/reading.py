@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from shredsaver import erasure
 from shredsaver.core import Core
 from shredsaver.customers import CustomerResolver
-from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, T, run, sql
+from shredsaver.db.base import Begin, Commit, Plan, Result, Rollback, Statement, T, run, sql
 from shredsaver.errors import UnsealError
 from shredsaver.keytree import KeyTree
 from shredsaver.manifest import Entry, needed, resolve, runs
@@ -104,11 +104,15 @@ class Loaded(NamedTuple):
 
 
 class Opener:
-    """Opens rows of one thread within one snapshot. Parts already seen are not fetched again."""
+    """Opens rows of one thread within one snapshot. Parts already seen are not fetched again.
+
+    Attributes:
+        place: The thread.
+    """
 
     def __init__(self, core: Core, place: Place, tree: KeyTree) -> None:
         self._core = core
-        self._place = place
+        self.place = place
         self._tree = tree
         self._parts: dict[int, dict[int, bytes]] = {}
 
@@ -121,7 +125,7 @@ class Opener:
         key = row[:3]
         columns = (*key, row.parent_id, row.run, row.source, row.step)
         return self._open(
-            CHECKPOINT, row.scope, row.number, row.sealed, ("checkpoints", self._place.customer, *key), columns
+            CHECKPOINT, row.scope, row.number, row.sealed, ("checkpoints", self.place.customer, *key), columns
         )
 
     def write(self, row: WriteRow) -> Entry:
@@ -132,13 +136,13 @@ class Opener:
         """The plaintext of a pending write's record."""
         key = row[:4]
         columns = (*key, str(row.idx), row.task_path, row.channel)
-        where = ("writes", self._place.customer, *key, row.idx)
+        where = ("writes", self.place.customer, *key, row.idx)
         return self._open(WRITE, row.scope, row.number, row.sealed, where, columns)
 
     def part(self, scope: int, number: int, sealed: bytes) -> bytes:
         """The plaintext of a part."""
-        where = ("parts", self._place.customer, self._place.thread, scope, number)
-        return self._open(PART, scope, number, sealed, where, (self._place.thread,))
+        where = ("parts", self.place.customer, self.place.thread, scope, number)
+        return self._open(PART, scope, number, sealed, where, (self.place.thread,))
 
     def used(self, entries: Iterable[tuple[int, Entry]]) -> Plan[set[tuple[int, int]]]:
         """Every part that entries use, as (scope, number), index parts too; entries come with their parts' scope."""
@@ -179,16 +183,16 @@ class Opener:
             if not ranges:
                 return
             reads = [(scope, span) for scope, spans in ranges.items() for span in _merged(spans)]
-            owner = (self._place.thread, self._place.generation)
+            owner = (self.place.thread, self.place.generation)
             results = yield from run(
                 *(Statement(GET_PARTS, (*owner, scope, span.start, span.stop - 1)) for scope, span in reads)
             )
             for (scope, _), result in zip(reads, results, strict=True):
                 have = self._parts[scope]
                 rows = [row for row in result.rows if row[0] not in have] if have else result.rows
-                where = ("parts", self._place.customer, self._place.thread, scope)
+                where = ("parts", self.place.customer, self.place.thread, scope)
                 have.update(
-                    self._core.unseal_rows(self._tree, PART, self._place.owner, scope, rows, where, self._place.thread)
+                    self._core.unseal_rows(self._tree, PART, self.place.owner, scope, rows, where, self.place.thread)
                 )
             entries = unfinished
 
@@ -199,7 +203,7 @@ class Opener:
     def _open(
         self, table: int, scope: int, number: int, sealed: bytes, where: tuple[object, ...], columns: tuple[Any, ...]
     ) -> bytes:
-        return self._core.unseal(self._tree, table, self._place.owner, scope, number, sealed, where, *columns)
+        return self._core.unseal(self._tree, table, self.place.owner, scope, number, sealed, where, *columns)
 
     def _guard(self, scope: int, function: Callable[[], T]) -> T:
         try:
@@ -208,7 +212,7 @@ class Opener:
             wrong = f"part {error} is missing"
         except ValueError:
             wrong = "the parts do not make up their value"
-        raise UnsealError(f"parts/{self._place.customer.hex()}/{self._place.thread.hex()}/{scope}: {wrong}")
+        raise UnsealError(f"parts/{self.place.customer.hex()}/{self.place.thread.hex()}/{scope}: {wrong}")
 
 
 def _merged(spans: Sequence[range]) -> list[range]:
@@ -247,29 +251,40 @@ class Reader:
             statements = (Statement(GET_CHECKPOINT, key), Statement(GET_WRITES, key))
         else:
             statements = (Statement(GET_LATEST, latest), Statement(GET_LATEST_WRITES, (ref.thread, ns, *latest)))
+        opener, (threads, checkpoints, writes) = yield from self.begin(ref, *statements, running=running)
+        row = CheckpointRow(*checkpoints.rows[0]) if checkpoints.rows else None
+        if row and checkpoint_id and threads.rows and (not opener or row.generation != opener.place.generation):
+            # Asked for by its id, a row of a generation that was shredded is said to be so; without an id the
+            # thread of a customer who came back starts empty, whether its old rows were purged or not.
+            raise (yield from self.core.refusal(self.core.customer(threads.rows[0][8:14]), row.generation))
+        if opener is None or row is None:
+            yield Rollback()
+            return None
+        loaded = yield from self.load(opener, ref.thread_id, row, map(WriteRow._make, writes.rows))
+        yield Commit()
+        return opener.place, loaded
+
+    def begin(
+        self, ref: Ref, *statements: Statement, running: bool = False
+    ) -> Plan[tuple[Opener | None, list[Result]]]:
+        """Begins a reading transaction for one thread: the fence, and what else is asked in the same round trip.
+
+        Returns:
+            What opens the thread's records, or None for a thread that has nothing to read; the answers to `GET_THREAD`
+            and to the statements. The transaction is left open.
+        """
         while True:
             yield Begin("read")
-            threads, checkpoints, writes = yield from run(Statement(GET_THREAD, (ref.thread,)), *statements)
-            found = yield from self.enter(ref, threads.rows, running=running)
-            row = CheckpointRow(*checkpoints.rows[0]) if checkpoints.rows else None
-            if row and checkpoint_id and threads.rows and (not found or row.generation != found.place.generation):
-                # Asked for by its id, a row of a generation that was shredded is said to be so; without an id the
-                # thread of a customer who came back starts empty, whether its old rows were purged or not.
-                owner = found.customer if found else self.core.customer(threads.rows[0][8:14])
-                raise (yield from self.core.refusal(owner, row.generation))
-            if found is None or row is None:
-                yield Rollback()
-                return None
+            results = yield from run(Statement(GET_THREAD, (ref.thread,)), *statements)
+            found = yield from self.enter(ref, results[0].rows, running=running)
+            if found is None:
+                return None, results
             tree = self.core.tree(found.customer)
-            if tree is None:
-                yield Rollback()
-                yield from self.core.load_tree(found.customer)
-                continue
-            check_name(self.core, tree, found, ref)
-            opener = Opener(self.core, found.place, tree)
-            loaded = yield from self.load(opener, found.place, ref.thread_id, row, map(WriteRow._make, writes.rows))
-            yield Commit()
-            return found.place, loaded
+            if tree is not None:
+                check_name(self.core, tree, found, ref)
+                return Opener(self.core, found.place, tree), results
+            yield Rollback()
+            yield from self.core.load_tree(found.customer)
 
     def enter(self, ref: Ref, threads: Sequence[Sequence[Any]], *, running: bool) -> Plan[Found | None]:
         """The fence, within the open transaction. None for a thread that has nothing to read."""
@@ -284,13 +299,13 @@ class Reader:
     def load(
         self,
         opener: Opener,
-        place: Place,
         thread_id: str,
         row: CheckpointRow,
         writes: Iterable[WriteRow],
         channels: Container[str] | None = None,
     ) -> Plan[Loaded]:
         """Opens one checkpoint with its values and writes, of some channels or all, within the open transaction."""
+        place = opener.place
         record = opener.checkpoint(row)
         manifest = {
             channel: entry for channel, entry in record.manifest.items() if channels is None or channel in channels

@@ -16,14 +16,14 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from shredsaver import erasure
 from shredsaver.core import Core, Customer
 from shredsaver.customers import CustomerResolver
-from shredsaver.db.base import Begin, Commit, Plan, Rollback, Statement, run, sql
+from shredsaver.db.base import Commit, Plan, Rollback, Statement, run, sql
 from shredsaver.erasures import SCHEDULED_OF
 from shredsaver.errors import CustomerRestrictedError
 from shredsaver.listing import Cursor, Lister, Page, Query, Walk
 from shredsaver.memory import Memory, Place
-from shredsaver.reading import WRITE_COLUMNS, Opener, Reader, Write, WriteRow
+from shredsaver.reading import WRITE_COLUMNS, Reader, Write, WriteRow
 from shredsaver.reviving import Reviver
-from shredsaver.threads import GET_THREAD, Found, Ref, check_name, no_owner
+from shredsaver.threads import Found, Ref, no_owner
 
 PENDING: Final = sql(
     f"SELECT {WRITE_COLUMNS} FROM writes w WHERE w.thread = ? AND w.generation = ? AND NOT EXISTS (SELECT 1 FROM "
@@ -97,31 +97,20 @@ class Showing:
 
     def pending(self, thread_id: str) -> Plan[list[Pending]]:
         """A thread's writes whose checkpoint is not there, by the checkpoint they are for."""
-        ref = self._ref(thread_id)
-        while True:
-            yield Begin("read")
-            (threads,) = yield from run(Statement(GET_THREAD, (ref.thread,)))
-            found = yield from self._reader.enter(ref, threads.rows, running=False)
-            if found is None:
-                yield Rollback()
-                return []
-            tree = self._core.tree(found.customer)
-            if tree is None:
-                yield Rollback()
-                yield from self._core.load_tree(found.customer)
-                continue
-            check_name(self._core, tree, found, ref)
-            (rows,) = yield from run(Statement(PENDING, (found.place.thread, found.place.generation)))
-            opener = Opener(self._core, found.place, tree)
-            entries = [(row, opener.write(row)) for row in map(WriteRow._make, rows.rows)]
-            yield from opener.fetch([(row.scope + 1, entry) for row, entry in entries])
-            yield Commit()
-            by_checkpoint: dict[tuple[str, str], list[Write]] = {}
-            for row, entry in entries:
-                value = opener.join(row.scope + 1, entry)
-                write = Write(row.task_id, row.channel, (value.tag, value.data))
-                by_checkpoint.setdefault((row.ns, row.checkpoint_id), []).append(write)
-            return [Pending(*place, writes) for place, writes in by_checkpoint.items()]
+        opener, _ = yield from self._reader.begin(self._ref(thread_id))
+        if opener is None:
+            yield Rollback()
+            return []
+        (rows,) = yield from run(Statement(PENDING, (opener.place.thread, opener.place.generation)))
+        entries = [(row, opener.write(row)) for row in map(WriteRow._make, rows.rows)]
+        yield from opener.fetch([(row.scope + 1, entry) for row, entry in entries])
+        yield Commit()
+        by_checkpoint: dict[tuple[str, str], list[Write]] = {}
+        for row, entry in entries:
+            value = opener.join(row.scope + 1, entry)
+            write = Write(row.task_id, row.channel, (value.tag, value.data))
+            by_checkpoint.setdefault((row.ns, row.checkpoint_id), []).append(write)
+        return [Pending(*place, writes) for place, writes in by_checkpoint.items()]
 
     def _ref(self, thread_id: str) -> Ref:
         return Ref(thread_id, self._core.token("thread", thread_id), None, None)

@@ -32,8 +32,8 @@ class PostgresProxy:
         self.syncs = 0
         """Syncs that clients sent and that were passed on: all in front of an answer that has come back."""
         self.connections = 0
-        self._open = threading.Event()
-        self._open.set()
+        self._flowing = threading.Event()
+        self._flowing.set()
         self._lock = threading.Lock()
         self._links: set[_Link] = set()
         self._refusing = False
@@ -44,18 +44,25 @@ class PostgresProxy:
     def url(self) -> str:
         user = self._user + (f":{quote(self._password, safe='')}" if self._password else "")
         port = self._listener.getsockname()[1]
-        return f"postgresql://{user}@127.0.0.1:{port}/{self._database}?sslmode=disable&gssencmode=disable"
+        options = "sslmode=disable&gssencmode=disable&connect_timeout=60"
+        return f"postgresql://{user}@127.0.0.1:{port}/{self._database}?{options}"
+
+    @property
+    def open(self) -> int:
+        """How many connections there are now: one that a side has closed counts until the proxy has noticed."""
+        with self._lock:
+            return len(self._links)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._open.set()
+        self._flowing.set()
         self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
         self._listener.close()
         self.cut()
-        self._thread.join(10)
 
     def cut(self, *, some: float = 1.0) -> int:
         """Cuts every connection, or each with a probability, and tells how many."""
@@ -67,10 +74,10 @@ class PostgresProxy:
 
     def stall(self) -> None:
         """Lets nothing through, in either direction, until `resume`: the sockets stay open and silent."""
-        self._open.clear()
+        self._flowing.clear()
 
     def resume(self) -> None:
-        self._open.set()
+        self._flowing.set()
 
     def refuse(self, refusing: bool = True) -> None:
         """Closes new connections at once."""
@@ -109,7 +116,7 @@ class PostgresProxy:
             self._links.discard(link)
 
     def wait(self) -> None:
-        self._open.wait()
+        self._flowing.wait()
 
     def count(self) -> None:
         with self._lock:
@@ -124,6 +131,7 @@ class _Link:
         self._client = client
         self._server = server
         self._lost = False
+        self._first = threading.Lock()
         self.fatal: bytes | None = None
         for end in (client, server):
             if end.family != socket.AF_UNIX:
@@ -184,6 +192,7 @@ class _Link:
     def _end(self) -> None:
         self.cut()
         self._proxy.gone(self)
-        # Closed by whichever direction ends last; a second close does nothing.
-        self._client.close()
-        self._server.close()
+        # Closed by whichever direction ends last: the other may be about to read, and the number may be another's then.
+        if not self._first.acquire(blocking=False):
+            self._client.close()
+            self._server.close()

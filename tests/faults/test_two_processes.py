@@ -25,13 +25,13 @@ from tests.support.processes import (
     invoke,
     resume,
     shred,
-    wait_until,
     worker,
     write,
     write_pending,
 )
 from tests.support.steps import hooked
 from tests.support.types import Point
+from tests.support.waiting import wait_until
 
 CALL = Caller("sync")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from shredsaver.errors import DatabaseUnavailableError
 from tests.fakes.proxy import PostgresProxy
 from tests.support.backends import PostgresBackend
 from tests.support.things import ADD, COUNT, INSERT, LOCK, SELECT, Runner, read, rows, write
+from tests.support.waiting import SECONDS, join, wait_until
 
 # -- plans ------------------------------------------------------------------------------------------------------------
 
@@ -55,8 +55,11 @@ def test_a_reading_plan_keeps_one_snapshot_and_cannot_write(opened: Any, runner:
     assert [row[0] for row in rows(database)] == [1]
 
 
-def test_a_writing_plan_sees_what_the_winner_of_a_lock_committed(opened: Any, runner: Runner) -> None:
-    database, other = opened(), opened()
+def test_a_writing_plan_sees_what_the_winner_of_a_lock_committed(
+    server: PostgresBackend, opened: Any, runner: Runner
+) -> None:
+    database, other = opened(timeout=SECONDS), opened(timeout=SECONDS)
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     database.run(lambda: write(Statement(INSERT, (1, b"", "a"))))
     locked = threading.Event()
 
@@ -64,7 +67,7 @@ def test_a_writing_plan_sees_what_the_winner_of_a_lock_committed(opened: Any, ru
         yield Begin("write")
         yield from run(Statement(LOCK, (1,)))
         locked.set()
-        time.sleep(0.2)
+        assert wait_until(lambda: server.execute(waiting) == [(1,)])
         yield from run(Statement(ADD, ("b", 1)), commit=True)
 
     def loser() -> Plan[str]:
@@ -74,9 +77,9 @@ def test_a_writing_plan_sees_what_the_winner_of_a_lock_committed(opened: Any, ru
 
     thread = threading.Thread(target=other.run, args=(winner,))
     thread.start()
-    assert locked.wait(10)
+    assert locked.wait(SECONDS)
     assert runner(database, loser) == "ab"
-    thread.join(10)
+    join([thread])
 
 
 def test_rollbacks_and_errors_of_the_plan_leave_nothing(opened: Any, runner: Runner) -> None:
@@ -144,26 +147,30 @@ def test_a_call_of_an_async_plan_leaves_the_loop_free_and_keeps_its_context(open
 
     variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
     database = opened()
+    begun, go_on = threading.Event(), threading.Event()
 
-    def plan() -> Plan[tuple[str, int]]:
+    def called() -> tuple[bool, str, int]:
+        begun.set()
+        return go_on.wait(SECONDS), variable.get(), threading.get_ident()
+
+    def plan() -> Plan[tuple[bool, str, int]]:
         yield Begin("read")
         yield from run(Statement(COUNT), commit=True)
-        return (yield from call(lambda: (time.sleep(0.3), variable.get(), threading.get_ident())[1:]))
+        return (yield from call(called))
 
-    async def main() -> tuple[Any, int]:
+    async def main() -> Any:
         variable.set("kept")
-        ticks = 0
         task = asyncio.ensure_future(database.arun(plan))
-        while not task.done():
-            await asyncio.sleep(0.01)
-            ticks += 1
+        assert await asyncio.to_thread(begun.wait, SECONDS)
+        go_on.set()  # the loop comes here although the call has not returned
+        answer = await task
         await database.aclose()
-        return task.result(), ticks
+        return answer
 
-    (value, thread), ticks = asyncio.run(main())
+    free, value, thread = asyncio.run(main())
+    assert free
     assert value == "kept"
     assert thread != threading.get_ident()
-    assert ticks > 10
 
 
 # -- round trips ------------------------------------------------------------------------------------------------------
@@ -207,23 +214,21 @@ def test_a_run_is_one_round_trip_whatever_it_holds(
 def test_the_end_of_a_reading_plan_is_not_waited_for(proxy: PostgresProxy, opened: Any, runner: Runner) -> None:
     database = opened(proxy.url, pool_size=1)
 
-    def ending(effect: Any) -> Callable[[], Plan[Any]]:
+    def ending(effect: Any, before: Callable[[], None] = lambda: None) -> Callable[[], Plan[Any]]:
         def plan() -> Plan[Any]:
             yield Begin("read")
             (answer,) = yield from run(Statement(COUNT))
+            before()
             yield effect
             return answer.rows
 
         return plan
 
-    runner(database, ending(Commit()))
-    proxy.latency = 0.15
     for effect in (Commit(), Rollback()):
-        started = time.monotonic()
-        assert runner(database, ending(effect)) == [(0,)]
-        assert time.monotonic() - started < 0.45  # its own round trip, and what is left of the one before
-    proxy.latency = 0
+        assert runner(database, ending(effect, proxy.stall)) == [(0,)]  # no answer to the end can come
+        proxy.resume()
     assert runner(database, lambda: write(Statement(INSERT, (1, b"", ""))))[0].changed == 1
+    assert wait_until(lambda: proxy.open == 1)
     assert proxy.cut() == 1
     assert runner(database, ending(Commit())) == [(1,)]
 

@@ -17,17 +17,18 @@ from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.localroots import LocalRoots
 from tests.support.backends import PostgresBackend
 from tests.support.things import CREATE, write
+from tests.support.waiting import SECONDS, join
 
 # -- migrations -------------------------------------------------------------------------------------------------------
 
 
 def test_processes_that_migrate_at_once_make_one_schema(server: PostgresBackend) -> None:
-    databases = [PostgresDatabase(server.url, schema="odd, \"schema'", pool_size=1) for _ in range(6)]
+    databases = [PostgresDatabase(server.url, schema="odd, \"schema'", pool_size=1, timeout=SECONDS) for _ in range(6)]
     failures: list[BaseException] = []
     barrier = threading.Barrier(6)
 
     def setting_up(database: PostgresDatabase) -> None:
-        barrier.wait(10)
+        barrier.wait(SECONDS)
         try:
             database.run(lambda: migrate(database.location, auto_setup=True))
         except BaseException as error:  # noqa: BLE001 - seen below
@@ -36,8 +37,7 @@ def test_processes_that_migrate_at_once_make_one_schema(server: PostgresBackend)
     threads = [threading.Thread(target=setting_up, args=(database,)) for database in databases]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(30)
+    join(threads)
     for database in databases:
         database.run(lambda: migrate("here", auto_setup=False))
         database.close()

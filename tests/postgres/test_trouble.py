@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from shredsaver.errors import DatabaseUnavailableError
 from tests.fakes.proxy import PostgresProxy
 from tests.support.backends import PostgresBackend
 from tests.support.things import ADD, COUNT, INSERT, LOCK, UPSERT, Runner, read, rows, terminate, write
+from tests.support.waiting import SECONDS, join, wait_until
 
 # -- lost connections -------------------------------------------------------------------------------------------------
 
@@ -28,20 +29,20 @@ def test_the_call_after_killed_backends_works(server: PostgresBackend, opened: A
 
 
 def test_every_connection_of_a_pool_may_be_dead(proxy: PostgresProxy, opened: Any) -> None:
-    database = opened(proxy.url, pool_size=6)
+    database = opened(proxy.url, pool_size=6, timeout=SECONDS)
     barrier = threading.Barrier(6)
 
     def together() -> Plan[None]:
         yield Begin("read")
         yield from run(Statement(COUNT))
-        barrier.wait(10)
+        barrier.wait(SECONDS)
         yield Commit()
 
     threads = [threading.Thread(target=database.run, args=(together,)) for _ in range(6)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(20)
+    join(threads)
+    assert wait_until(lambda: proxy.open == 6)  # the one that opening it took has ended
     assert proxy.cut() == 6
     assert database.run(lambda: read(Statement(COUNT)))[0].rows == [(0,)]
 
@@ -82,51 +83,44 @@ def test_a_commit_whose_answer_was_lost_is_repeated_by_an_idempotent_plan(
     assert rows(database) == [(1, b"", "attempt 2")]
 
 
+def until_it_works(database: Any, runner: Runner) -> None:
+    def works() -> bool:
+        with suppress(DatabaseUnavailableError):
+            return bool(runner(database, lambda: read(Statement(COUNT)))[0].rows == [(0,)])
+        return False
+
+    assert wait_until(works)
+
+
 def test_a_server_that_stays_away_is_a_retryable_error_and_comes_back(
     proxy: PostgresProxy, opened: Any, runner: Runner
 ) -> None:
     database = opened(proxy.url, timeout=1.5)
-    runner(database, lambda: read(Statement(COUNT)))
+    until_it_works(database, runner)
     proxy.refuse()
     proxy.cut()
-    started = time.monotonic()
     with pytest.raises(DatabaseUnavailableError) as caught:
         runner(database, lambda: read(Statement(COUNT)))
     assert caught.value.retryable
-    assert time.monotonic() - started < 5
     proxy.refuse(False)
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            assert runner(database, lambda: read(Statement(COUNT)))[0].rows == [(0,)]
-            break
-        except DatabaseUnavailableError:
-            assert time.monotonic() < deadline
+    until_it_works(database, runner)
 
 
 def test_a_silent_network_is_given_up_and_the_next_call_works(
     proxy: PostgresProxy, opened: Any, runner: Runner
 ) -> None:
     database = opened(proxy.url, timeout=1.0, answer_timeout=1.0)
-    runner(database, lambda: read(Statement(COUNT)))
+    until_it_works(database, runner)
     proxy.stall()
-    started = time.monotonic()
     with pytest.raises(DatabaseUnavailableError, match=r"answer|free") as caught:
         runner(database, lambda: read(Statement(COUNT)))
     assert caught.value.retryable
-    assert time.monotonic() - started < 6
     proxy.resume()
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            assert runner(database, lambda: read(Statement(COUNT)))[0].rows == [(0,)]
-            break
-        except DatabaseUnavailableError:
-            assert time.monotonic() < deadline
+    until_it_works(database, runner)
 
 
 def test_a_frozen_process_does_not_hold_its_locks_for_ever(opened: Any) -> None:
-    frozen, other = opened(timeout=1.0), opened(timeout=5.0)
+    frozen, other = opened(timeout=1.0), opened(timeout=60.0)
     other.run(lambda: write(Statement(INSERT, (1, b"", ""))))
     thawed = threading.Event()
     locked = threading.Event()
@@ -137,20 +131,25 @@ def test_a_frozen_process_does_not_hold_its_locks_for_ever(opened: Any) -> None:
         yield Begin("write")
         yield from run(Statement(LOCK, (1,)))
         locked.set()
-        if len(attempts) == 1:
-            thawed.wait(20)
+        assert thawed.wait(SECONDS)
         yield from run(Statement(ADD, ("late", 1)), commit=True)
 
-    thread = threading.Thread(target=frozen.run, args=(freezing,))
+    def goes_on() -> bool:
+        with suppress(DatabaseUnavailableError):  # it stood still for longer than it is patient
+            frozen.run(freezing)
+            return True
+        return False
+
+    thread = threading.Thread(target=wait_until, args=(goes_on,))
     thread.start()
     try:
-        assert locked.wait(10)
+        assert locked.wait(SECONDS)
         other.run(lambda: write(Statement(LOCK, (1,)), Statement(ADD, ("first", 1))))
     finally:
         thawed.set()
-        thread.join(20)
+        join([thread])
     assert rows(other)[0][2] == "firstlate"
-    assert len(attempts) == 2
+    assert len(attempts) >= 2
 
 
 # -- conflicts --------------------------------------------------------------------------------------------------------
@@ -158,17 +157,19 @@ def test_a_frozen_process_does_not_hold_its_locks_for_ever(opened: Any) -> None:
 
 def test_deadlocks_are_repeated_until_everyone_is_done(server: PostgresBackend, opened: Any, runner: Runner) -> None:
     server.execute(f"ALTER DATABASE \"{server.database}\" SET deadlock_timeout = '20ms'")
-    database, other = opened(), opened()
+    database, other = opened(timeout=SECONDS), opened(timeout=SECONDS)
     database.run(lambda: write(Statement(INSERT, [(1, b"", ""), (2, b"", "")], many=True)))
+    both = threading.Barrier(2)
     attempts = []
 
     def crossing(first: int, second: int) -> Callable[[], Plan[None]]:
         def plan() -> Plan[None]:
+            again = first in attempts
             attempts.append(first)
             yield Begin("write")
             yield from run(Statement(ADD, (".", first)))
-            if len(attempts) < 3:
-                time.sleep(0.2)
+            if not again:
+                both.wait(SECONDS)  # each has what the other goes for
             yield from run(Statement(ADD, (".", second)), commit=True)
 
         return plan
@@ -176,13 +177,16 @@ def test_deadlocks_are_repeated_until_everyone_is_done(server: PostgresBackend, 
     thread = threading.Thread(target=other.run, args=(crossing(2, 1),))
     thread.start()
     runner(database, crossing(1, 2))
-    thread.join(20)
+    join([thread])
     assert len(attempts) >= 3
     assert [row[2] for row in rows(database)] == ["..", ".."]
 
 
-def test_conflicts_that_do_not_end_are_a_retryable_error(opened: Any, runner: Runner) -> None:
-    database = opened(timeout=2.0)
+def test_conflicts_that_do_not_end_are_a_retryable_error(
+    opened: Any, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shredsaver.db.pg_session._LONGEST_PAUSE", 0.01)
+    database = opened(timeout=SECONDS)
     attempts = []
     fail = Sql("", "DO $$ BEGIN RAISE EXCEPTION 'never' USING ERRCODE = '40001'; END $$")
 
@@ -193,11 +197,11 @@ def test_conflicts_that_do_not_end_are_a_retryable_error(opened: Any, runner: Ru
     with pytest.raises(DatabaseUnavailableError, match="40001") as caught:
         runner(database, plan)
     assert caught.value.retryable
-    assert 4 <= len(attempts) <= 21
+    assert len(attempts) == 21
 
 
 def test_a_lock_is_waited_for_with_a_bound(opened: Any, runner: Runner) -> None:
-    holder, database = opened(), opened(timeout=0.5)
+    holder, database = opened(timeout=SECONDS), opened(timeout=0.5)
     holder.run(lambda: write(Statement(INSERT, (1, b"", ""))))
 
     def holding() -> Plan[None]:

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
@@ -22,13 +21,11 @@ from tests.support.calls import Caller
 from tests.support.checkpoints import put
 from tests.support.graphs import line
 from tests.support.steps import hooked
+from tests.support.waiting import SECONDS
 
 CONTEXT = multiprocessing.get_context("forkserver")
 PRELOAD = ["pytest", "tests.support.processes", "shredsaver.kms.local"]
 """What other processes have behind them when they begin; more may be added before the first one does."""
-
-SECONDS = 300
-"""Until something is taken to hang: starting a process has been seen to take a minute on a crowded machine."""
 
 
 @functools.cache
@@ -230,13 +227,3 @@ class Pause:
         if self._steps == self._at:
             self.reached.set()
             assert self.go_on.wait(SECONDS)
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> bool:
-    """Whether the condition came true in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return condition()

@@ -10,6 +10,7 @@ from shredsaver.db.base import Begin, Plan, Statement, run, sql
 from shredsaver.db.postgres import PostgresDatabase
 from tests.support.backends import PostgresBackend
 from tests.support.calls import Mode
+from tests.support.waiting import SECONDS
 
 CREATE = sql("CREATE TABLE things (id {int} NOT NULL PRIMARY KEY, data {bytes}, note {text}) {strict}")
 INSERT = sql("INSERT INTO things (id, data, note) VALUES (?, ?, ?)")
@@ -53,8 +54,10 @@ def rows(database: PostgresDatabase, first: int = 0) -> list[tuple[Any, ...]]:
 
 
 def terminate(server: PostgresBackend) -> int:
+    """Ends every server process of a database's clients, and waits until they are gone. Gives how many there were."""
     killed = server.execute(
-        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'shredsaver' "
-        "AND datname = current_database()"
+        "SELECT count(pg_terminate_backend(pid, ?)) FROM pg_stat_activity WHERE application_name = 'shredsaver' "
+        "AND datname = current_database()",
+        (SECONDS * 1000,),
     )
     return int(killed[0][0])

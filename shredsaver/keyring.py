@@ -40,6 +40,8 @@ class Keyring:
         self._clock = clock
         self._lock = threading.Lock()
         self._trees: OrderedDict[tuple[bytes, int], tuple[KeyTree, int, float]] = OrderedDict()
+        # Never shortened, about 150 bytes a customer: an entry that went would let a tree back in once key store and
+        # database were both taken back under this process, which otherwise refuses for as long as it runs.
         self._revoked: dict[bytes, int] = {}
 
     def cached(self, customer: bytes, generation: int, key_version: int) -> KeyTree | None:

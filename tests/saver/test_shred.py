@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -361,23 +362,23 @@ def test_writers_against_a_shred(make_shredder: Callable[..., Any], backend: Bac
             refused: list[int] = refused,
             started: threading.Barrier = started,
         ) -> None:
-            started.wait()
-            for step in range(400):
+            started.wait(120)
+            for step in itertools.count():
                 try:
                     put(call, shredder.saver, config(f"{customer}-{number}", customer), {"x": ["y" * 300, step]})
                 except CustomerShreddedError:
                     refused.append(number)
                     return
 
-        writers = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+        writers = [threading.Thread(target=write, args=(n,), daemon=True) for n in range(8)]
         for writer in writers:
             writer.start()
-        started.wait()
+        started.wait(120)
         shredder.shred(customer)
         tables = ("checkpoints", "parts", "writes", "runs")
         left = {table: backend.count(table) for table in tables}
         for writer in writers:
-            writer.join(60)
+            writer.join(120)
         assert sorted(refused) == list(range(8))
         assert left == {table: backend.count(table) for table in tables} == dict.fromkeys(tables, 0)
 

@@ -378,7 +378,8 @@ def _numbered(stand: Stand, pack: Callable[[tuple[int, int]], Sealed]) -> Sealed
             record = tree.next_alive(place.scope, first[0])
             part = tree.next_alive(place.scope + 1, first[1])
             if record is None or part is None:
-                raise
+                spent = f"thread {place.thread.hex()} has used up its numbers: rotate its customer's keys"
+                raise DatabaseUnavailableError(spent) from None
             # Where both are alive, a number further on was not: step over it.
             first = (record, part) if (record, part) != first else (record + 1, part + 1)
 

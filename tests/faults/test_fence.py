@@ -136,6 +136,33 @@ def test_a_warm_writer_notices_that_its_customers_row_is_gone(
     assert backend.contents() == before
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "error"),
+    [
+        ("customer", b"another", UnsealError),
+        ("generation", 2, RevocationLogDamagedError),
+        ("state", erasure.RESTRICTED, RevocationLogDamagedError),
+        ("key_version", 2, RevocationLogDamagedError),
+        ("held_until", "2100-01-01T00:00:00.000+00:00", RevocationLogDamagedError),
+        ("mac", b"x" * 32, RevocationLogDamagedError),
+    ],
+)
+def test_a_warm_writer_is_let_through_by_no_row_but_the_one_it_was_admitted_with(
+    column: str, value: Any, error: type[Exception], make_shredder: Callable[..., Any], backend: Backend
+) -> None:
+    """Each column is compared by the statement that takes numbers, whether the MAC was left as it was or not."""
+    shredder = make_shredder()
+    at = put(CALL, shredder.saver, config(), {"x": 1})
+    backend.execute(f"UPDATE customers SET {column} = ?", (value,))
+    for act in (
+        partial(put, CALL, shredder.saver, config(), {"x": 2}),
+        partial(shredder.saver.put_writes, at, [("x", 1)], "task"),
+    ):
+        with pytest.raises(error):
+            act()
+    assert (backend.count("checkpoints"), backend.count("writes")) == (1, 0)
+
+
 def test_a_thread_is_written_to_and_read_under_its_own_name_only(
     make_shredder: Callable[..., Any], backend: Backend
 ) -> None:
@@ -188,6 +215,26 @@ def test_a_first_write_lands_in_the_generation_that_lives_when_it_is_made(
     assert made["generation"] == 2
     assert values(other, "t-2") == {"x": "new"}
     assert values(other) is None
+
+
+@pytest.mark.parametrize(("what", "step", "number"), [("customer", "after Call", 2), ("thread", "after Commit", 1)])
+def test_a_first_write_that_another_is_faster_with_goes_on_from_there(
+    what: str, step: str, number: int, make_shredder: Callable[..., Any], backend: Backend
+) -> None:
+    """Between the look and the write another process makes the customer's row, or the thread's."""
+    shredder, other = make_shredder(), make_shredder()
+    if what == "thread":
+        put(CALL, shredder.saver, config("t-0"), {"x": 0})
+    faster = At(step, number, partial(put, CALL, other.saver, config(), {"x": "faster"}))
+    with hooked(faster):
+        put(CALL, shredder.saver, config(), {"x": "slower"})
+    assert faster.done
+    found = [one.checkpoint["channel_values"]["x"] for one in make_shredder().saver.list(config())]
+    assert sorted(found) == ["faster", "slower"]
+    assert backend.count("customers") == 1
+    threads = backend.rows("threads")
+    assert sorted(row["scope"] for row in threads) == [16, 18][: len(threads)]
+    assert len(threads) == (2 if what == "thread" else 1)
 
 
 def test_a_key_that_is_dropped_at_once_after_it_was_made_is_loaded_again(

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final
 
 from langchain_core.messages import BaseMessage, message_to_dict
-from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import Item
 
@@ -26,7 +25,7 @@ from shredsaver.namespaces import Templates
 from shredsaver.restraint import EVENTS_OF, EventRow, open_event
 from shredsaver.saver import ShredSaver
 from shredsaver.selecting import items_sql
-from shredsaver.showing import Pending, Showing, admit_to_show
+from shredsaver.showing import Pending, Showing, Shown, admit_to_show
 from shredsaver.threads import open_name
 
 FORMAT: Final = "shredsaver-export/1"
@@ -150,8 +149,9 @@ def header(customer_id: str, generation: int, at: str) -> dict[str, Any]:
     return {"type": "export", "format": FORMAT, "customer_id": customer_id, "generation": generation, "exported_at": at}
 
 
-def checkpoint_line(serde: SerializerProtocol, found: CheckpointTuple) -> dict[str, Any]:
+def checkpoint_line(serde: SerializerProtocol, shown: Shown) -> dict[str, Any]:
     """A checkpoint with its values and pending writes."""
+    found = shown.checkpoint
     configurable = found.config["configurable"]
     checkpoint: dict[str, Any] = dict(found.checkpoint)
     values = checkpoint.pop("channel_values")
@@ -166,8 +166,8 @@ def checkpoint_line(serde: SerializerProtocol, found: CheckpointTuple) -> dict[s
         "metadata": _typed(serde, found.metadata),
         "values": {channel: _typed(serde, value) for channel, value in values.items()},
         "writes": [
-            {"task_id": task_id, "channel": channel, **_typed(serde, value)}
-            for task_id, channel, value in found.pending_writes or ()
+            {"task_id": task_id, "task_path": path, "channel": channel, **_typed(serde, value)}
+            for (task_id, channel, value), path in zip(found.pending_writes or (), shown.task_paths, strict=True)
         ],
     }
 
@@ -180,7 +180,12 @@ def pending_line(serde: SerializerProtocol, thread_id: str, pending: Pending) ->
         "checkpoint_ns": pending.ns,
         "checkpoint_id": pending.checkpoint_id,
         "writes": [
-            {"task_id": write.task_id, "channel": write.channel, **_typed(serde, serde.loads_typed(write.value))}
+            {
+                "task_id": write.task_id,
+                "task_path": write.task_path,
+                "channel": write.channel,
+                **_typed(serde, serde.loads_typed(write.value)),
+            }
             for write in pending.writes
         ],
     }

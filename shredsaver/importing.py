@@ -76,8 +76,9 @@ class Importer:
     def _writes(self, saver: ShredSaver, line: dict[str, Any]) -> None:
         keys = ("thread_id", "checkpoint_ns", "checkpoint_id")
         at = cast("RunnableConfig", {"configurable": {key: line[key] for key in keys}})
-        by_task: dict[str, list[tuple[str, Any]]] = {}
+        by_task: dict[tuple[str, str], list[tuple[str, Any]]] = {}
         for write in line["writes"]:
-            by_task.setdefault(write["task_id"], []).append((write["channel"], revived(self._serde, write)))
-        for task_id, writes in by_task.items():
-            saver.put_writes(at, writes, task_id)
+            task = (write["task_id"], write.get("task_path", ""))
+            by_task.setdefault(task, []).append((write["channel"], revived(self._serde, write)))
+        for (task_id, task_path), writes in by_task.items():
+            saver.put_writes(at, writes, task_id, task_path)

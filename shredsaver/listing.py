@@ -11,11 +11,11 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
+from langgraph.checkpoint.base import DeltaChannelHistory, PendingWrite
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shredsaver.core import CUSTOMER_COLUMNS, Core, Customer
-from shredsaver.db.base import Begin, Commit, Plan, Rollback, Sql, Statement, run, sql
+from shredsaver.db.base import Begin, Commit, Plan, Rollback, Sql, Statement, T, run, sql
 from shredsaver.errors import CustomerShreddedError, UnsealError
 from shredsaver.keytree import KeyTree
 from shredsaver.memory import Place
@@ -265,7 +265,7 @@ class Walk:
             return self._size
         return min(self._size, max(self._left, 1))
 
-    def take(self, page: tuple[list[CheckpointTuple], Cursor | None]) -> list[CheckpointTuple]:
+    def take(self, page: tuple[list[T], Cursor | None]) -> list[T]:
         """What to give of a page."""
         found, self.after = page
         found = found[: self._left]

@@ -89,6 +89,7 @@ class Write(NamedTuple):
     """A pending write, opened and not yet deserialised."""
 
     task_id: str
+    task_path: str
     channel: str
     value: Typed
 
@@ -337,7 +338,8 @@ class Reader:
         for channel, entry in missing.items():
             values[channel] = opener.join(scope, entry)
         opened = [
-            Write(write.task_id, write.channel, _typed(opener.join(write.scope + 1, entry))) for write, entry in entries
+            Write(write.task_id, write.task_path, write.channel, _typed(opener.join(write.scope + 1, entry)))
+            for write, entry in entries
         ]
         return Loaded(thread_id, row, record, values, opened)
 

@@ -21,7 +21,7 @@ from shredsaver.erasures import SCHEDULED_OF
 from shredsaver.errors import CustomerRestrictedError
 from shredsaver.listing import Cursor, Lister, Page, Query, Walk
 from shredsaver.memory import Memory, Place
-from shredsaver.reading import WRITE_COLUMNS, Reader, Write, WriteRow
+from shredsaver.reading import WRITE_COLUMNS, Loaded, Reader, Write, WriteRow
 from shredsaver.reviving import Reviver
 from shredsaver.threads import Found, Ref, no_owner
 
@@ -30,6 +30,13 @@ PENDING: Final = sql(
     "checkpoints k WHERE k.thread = w.thread AND k.ns = w.ns AND k.checkpoint_id = w.checkpoint_id "
     "AND k.generation = w.generation) ORDER BY w.ns, w.checkpoint_id, w.task_path, w.task_id, w.idx"
 )
+
+
+class Shown(NamedTuple):
+    """A checkpoint, and the task path of each of its pending writes."""
+
+    checkpoint: CheckpointTuple
+    task_paths: list[str]
 
 
 class Pending(NamedTuple):
@@ -85,12 +92,15 @@ class Showing:
         self._reviver = Reviver(memory, fingerprints=False)
         self._lister = Lister(self._reader)
 
-    def checkpoints(self, thread_id: str, serde: SerializerProtocol) -> Iterator[CheckpointTuple]:
+    def checkpoints(self, thread_id: str, serde: SerializerProtocol) -> Iterator[Shown]:
         """A thread's checkpoints in every namespace, newest first. Blocks."""
         walk = Walk(Query(self._ref(thread_id), None, "", "", "", {}), None)
         while not walk.done:
             page = self._core.database.run(partial(self._page, walk.query, serde, walk.size, walk.after))
-            yield from walk.take(([self._reviver.listed(serde, *found) for found in page.found], page.after))
+            yield from walk.take(([self._shown(serde, *found) for found in page.found], page.after))
+
+    def _shown(self, serde: SerializerProtocol, loaded: Loaded, metadata: Any) -> Shown:
+        return Shown(self._reviver.listed(serde, loaded, metadata), [write.task_path for write in loaded.writes])
 
     def _page(self, query: Query, serde: SerializerProtocol, size: int, after: Cursor | None) -> Plan[Page]:
         return (yield from self._lister.page(query, serde, size, after))
@@ -108,7 +118,7 @@ class Showing:
         by_checkpoint: dict[tuple[str, str], list[Write]] = {}
         for row, entry in entries:
             value = opener.join(row.scope + 1, entry)
-            write = Write(row.task_id, row.channel, (value.tag, value.data))
+            write = Write(row.task_id, row.task_path, row.channel, (value.tag, value.data))
             by_checkpoint.setdefault((row.ns, row.checkpoint_id), []).append(write)
         return [Pending(*place, writes) for place, writes in by_checkpoint.items()]
 

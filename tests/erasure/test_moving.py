@@ -63,6 +63,38 @@ def test_an_import_gives_it_all_back_elsewhere(
     assert contents(other, "c-1") == contents(shredder, "c-1")
 
 
+def test_pending_writes_keep_their_tasks_and_their_order(
+    call: Caller, make_shredder: Callable[..., Any], home: Any
+) -> None:
+    """Writes are given by task path, task and index: with the checkpoint there, and with it still to come."""
+    shredder = make_shredder()
+    (here,) = chain(CALL, shredder.saver, config("t", "c-1"), [{"x": 1}])
+    coming = config("t", "c-1", checkpoint_id="1f000000-0000-6000-8000-000000000000")
+    tasks = [("a", "~__pregel_pull, second"), ("b", "~__pregel_pull, first"), ("c", "")]
+    for at in (here, coming):
+        for task_id, path in tasks:
+            shredder.saver.put_writes(at, [("x", f"{task_id} one"), ("x", f"{task_id} two")], task_id, path)
+    lines = list(call(shredder, "export", "c-1"))
+    told = [json.loads(line) for line in lines]
+    for kind in ("checkpoint", "writes"):
+        (found,) = [line for line in told if line["type"] == kind]
+        assert {(write["task_id"], write["task_path"]) for write in found["writes"]} == set(tasks)
+    other = make_shredder(str(home / "other.sqlite"), keys=f"file:{home / 'other-keys'}")
+    call(other, "import_", lines)
+    assert [json.loads(line) for line in call(other, "export", "c-1")][1:] == told[1:]
+    (read,) = other.saver.list(config("t", "c-1"))
+    expected = [(task_id, "x", f"{task_id} {n}") for task_id in ("c", "b", "a") for n in ("one", "two")]
+    assert read.pending_writes == expected
+    # An export from before it told of paths is taken as it is.
+    for line in told:
+        for write in line.get("writes", ()):
+            del write["task_path"]
+    older = make_shredder(str(home / "older.sqlite"), keys=f"file:{home / 'older-keys'}")
+    call(older, "import_", map(json.dumps, told))
+    (read,) = older.saver.list(config("t", "c-1"))
+    assert sorted(read.pending_writes) == sorted(expected)
+
+
 def test_an_old_export_brings_nobody_back(call: Caller, make_shredder: Callable[..., Any], backend: Backend) -> None:
     shredder = make_shredder()
     filled(shredder)

@@ -23,6 +23,11 @@ from shredsaver.errors import CustomerShreddedError, KeyServiceUnavailableError
 from tests.support.backends import Backend
 
 TIMEOUT = 120
+# The second: Python 3.14 deprecates what LangSmith, which LangChain brings, calls as it is imported.
+WARNINGS = (
+    "-Werror",
+    "-Wignore:'asyncio.iscoroutinefunction' is deprecated:DeprecationWarning:langsmith._internal._beta_decorator",
+)
 
 
 def run(*arguments: str, blocked: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
@@ -35,7 +40,7 @@ def run(*arguments: str, blocked: tuple[str, ...] = ()) -> subprocess.CompletedP
         "main()\n"
     )
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], check=False, capture_output=True, text=True, timeout=TIMEOUT
+        [sys.executable, *WARNINGS, "-c", program], check=False, capture_output=True, text=True, timeout=TIMEOUT
     )
 
 

@@ -23,6 +23,8 @@ from tests.support.steps import hooked
 from tests.support.targets import Notes
 
 CALL = Caller("sync")
+SOMEBODY = "somebody@example.org"
+"""What no erasure's id looks like, nor what is sealed."""
 
 
 def opened(make_shredder: Callable[..., Any], *targets: Any) -> Any:
@@ -37,13 +39,13 @@ def said(shredder: Any, receipt: str) -> Any:
 
 def test_a_target_that_fails_three_times_and_then_works(make_shredder: Callable[..., Any], backend: Backend) -> None:
     notes = Notes(failures=3)
-    notes.kept["c-1"] = 2
+    notes.kept[SOMEBODY] = 2
     shredder = opened(make_shredder, notes)
-    put(CALL, shredder.saver, config(), {"x": 1})
+    put(CALL, shredder.saver, config(customer_id=SOMEBODY), {"x": 1})
     with pytest.raises(ShredIncompleteError) as caught:
-        shredder.shred("c-1")
+        shredder.shred(SOMEBODY)
     assert caught.value.pending == ("target:notes",)
-    status = shredder.status("c-1")
+    status = shredder.status(SOMEBODY)
     assert (status.state, status.pending) == ("purged", ("target:notes",))
     first = said(shredder, list(shredder.receipts())[-1])
     assert first["state"] == "pending"
@@ -56,7 +58,7 @@ def test_a_target_that_fails_three_times_and_then_works(make_shredder: Callable[
     assert shredder.unfinished() == 1
     (row,) = backend.rows("erasures")
     assert row["retry"] is not None
-    assert b"c-1" not in bytes(row["retry"])
+    assert SOMEBODY.encode() not in bytes(row["retry"])
 
     result = opened(make_shredder, notes).resume()[0]
 
@@ -66,7 +68,7 @@ def test_a_target_that_fails_three_times_and_then_works(make_shredder: Callable[
     assert last["state"] == "complete"
     assert last["targets"]["notes"]["attempts"] == 4
     assert last["targets"]["notes"]["remaining"] == 0
-    assert shredder.status("c-1").pending == ()
+    assert shredder.status(SOMEBODY).pending == ()
     assert shredder.unfinished() == 0
     assert backend.rows("erasures")[0]["retry"] is None
     assert len({context.erasure_id for context in notes.told}) == 1
@@ -76,18 +78,17 @@ def test_a_target_that_fails_three_times_and_then_works(make_shredder: Callable[
 def test_a_target_that_fails_for_ever(make_shredder: Callable[..., Any]) -> None:
     notes = Notes(failures=None)
     shredder = opened(make_shredder, notes)
-    somebody = "somebody@example.org"  # what no erasure's id looks like
-    put(CALL, shredder.saver, config(customer_id=somebody), {"x": 1})
+    put(CALL, shredder.saver, config(customer_id=SOMEBODY), {"x": 1})
     for attempts in (3, 6, 9):
         with pytest.raises(ShredIncompleteError) as caught:
-            shredder.resume() if attempts > 3 else shredder.shred(somebody)
+            shredder.resume() if attempts > 3 else shredder.shred(SOMEBODY)
         assert caught.value.pending == ("target:notes",)
         receipt = said(shredder, list(shredder.receipts())[-1])
         assert receipt["state"] == "pending"
         assert receipt["when"]["destroyed"] is not None
         assert receipt["targets"]["notes"]["attempts"] == attempts
-        assert shredder.status(somebody).pending == ("target:notes",)
-    assert somebody not in json.dumps(receipt)
+        assert shredder.status(SOMEBODY).pending == ("target:notes",)
+    assert SOMEBODY not in json.dumps(receipt)
 
 
 def test_each_attempt_waits_twice_as_long_as_the_one_before(make_shredder: Callable[..., Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from shredsaver import erasure, receipts
 from shredsaver.core import GET_ERASURE, LOCK_CUSTOMER, Core, Erasure
@@ -212,10 +212,3 @@ def page_of_receipts(after: int) -> Plan[list[tuple[int, str]]]:
     (found,) = yield from run(Statement(LIST_RECEIPTS, (after,)))
     yield Commit()
     return [(int(row[0]), str(row[1])) for row in found.rows]
-
-
-def plain(value: Any) -> Any:
-    """Makes lists of tuples, so that a record is the same before and after it was stored."""
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value

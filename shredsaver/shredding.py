@@ -24,7 +24,6 @@ from shredsaver.erasures import (
     again,
     moved,
     now,
-    plain,
     receipt_of,
     stamp,
     unfinished,
@@ -185,7 +184,7 @@ class Shredding(Revoking):
         return found
 
     def _destroyed(self, one: Erasure, destruction: Destruction) -> Plan[Erasure]:
-        fields = plain({**asdict(destruction), "customer": destruction.customer.hex()})
+        fields = {**asdict(destruction), "customer": destruction.customer.hex()}
         record = {**one.record, "destruction": fields}
         record["known"] = bool(record["known"] or destruction.known)
         generation = max(one.generation, destruction.generation)

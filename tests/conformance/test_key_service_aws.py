@@ -45,7 +45,7 @@ class TestAws(KeyServiceConformance):
             yield
 
     def open(self, store: str) -> AwsKeyService:
-        service = AwsKeyService(store, window=0.0, spares=0, lease=0.3, calls=self.calls, **self.options)
+        service = AwsKeyService(store, window=0.0, spares=0, calls=self.calls, **self.options)
         self.stores[service] = store
         return service
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,9 +67,7 @@ class TestRemoteRoots(TestLocal):
     def open(self, number: int) -> StoredKeyService:
         remote = self.remotes.setdefault(number, FakeRemote())
         path = self.place / f"keys{number}.db"
-        service = StoredKeyService(
-            SqliteDatabase(path, journal_mode="TRUNCATE", secure_delete=True), FakeRoots(remote, lease=0.05)
-        )
+        service = StoredKeyService(SqliteDatabase(path, journal_mode="TRUNCATE", secure_delete=True), FakeRoots(remote))
         service.number = number
         return service
 
@@ -80,7 +77,6 @@ class TestRemoteRoots(TestLocal):
 
     def reopen(self, service: StoredKeyService) -> StoredKeyService:
         service.close()
-        time.sleep(0.06)  # a claim of the process that ended has run out
         return self.open(service.number)
 
 

@@ -47,7 +47,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from tests.fakes.kms_faults import ConnectionLostError, Faults, Rates
-from tests.fakes.kms_keys import Clock, Key, KmsError
+from tests.fakes.kms_keys import Clock, Key, KmsError, wrapping_key
 from tests.fakes.kms_operations import Operations
 
 PREFIX = "TrentService."
@@ -71,6 +71,7 @@ class KmsServer:
         self.region = region
         self.calls: list[tuple[str, str | None]] = []
         """Every request that arrived: its operation and KeyId."""
+        wrapping_key(4096)  # takes seconds, on a bad day as many as a caller waits for an answer
         handler = type("Handler", (_Handler,), {"kms": self})
         self._http = _Server(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True)

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from tests.fakes.kms_keys import DAY
 from tests.fakes.kms_server import KmsServer
+from tests.support.waiting import SECONDS, join
 
 Make = Callable[..., Any]
 
@@ -28,7 +29,7 @@ def client_for(url: str, region: str = "eu-central-1") -> Any:
         region_name=region,
         aws_access_key_id="AKIATEST",
         aws_secret_access_key="secret",
-        config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=10),
+        config=Config(retries={"total_max_attempts": 1}, connect_timeout=SECONDS, read_timeout=SECONDS),
     )
 
 
@@ -327,7 +328,7 @@ def test_changes_become_visible_late(kms: KmsServer, client: Any, flapping: bool
     key = external(client)
     import_material(client, key, os.urandom(32))
     blob = client.encrypt(KeyId=key, Plaintext=b"root")["CiphertextBlob"]
-    kms.operations.propagation, kms.operations.flapping = 60.0, flapping
+    kms.operations.propagation, kms.operations.flapping = DAY, flapping
     client.delete_imported_key_material(KeyId=key)
     answers = set()
     for _ in range(12):
@@ -336,24 +337,26 @@ def test_changes_become_visible_late(kms: KmsServer, client: Any, flapping: bool
         except ClientError as error:
             answers.add(error.response["Error"]["Code"])
     assert answers == ({b"root", "KMSInvalidStateException"} if flapping else {b"root"})
-    kms.clock.advance(61)
+    kms.clock.advance(DAY)
     assert code(lambda: client.decrypt(CiphertextBlob=blob)) == "KMSInvalidStateException"
 
 
 def test_a_new_key_is_not_there_yet(kms: KmsServer, client: Any) -> None:
-    kms.operations.propagation = 5.0
+    kms.operations.propagation = DAY
     key = external(client)
     assert code(lambda: parameters(client, key)) == "NotFoundException"
-    kms.clock.advance(6)
-    assert parameters(client, key)["ParametersValidTo"].timestamp() == pytest.approx(kms.clock.now() + DAY, abs=5)
+    kms.clock.advance(DAY)
+    before = kms.clock.now()
+    until = parameters(client, key)["ParametersValidTo"].timestamp()
+    assert before + DAY - 1 <= until <= kms.clock.now() + DAY + 1  # as exact as JSON carries it
 
 
 def test_quota_of_requests(kms: KmsServer, client: Any) -> None:
     key = external(client)
-    kms.rates.limit("GetParametersForImport", 0.25)
+    kms.rates.limit("GetParametersForImport", 1 / DAY)
     parameters(client, key)
     assert code(lambda: parameters(client, key)) == "ThrottlingException"
-    kms.clock.advance(4)
+    kms.clock.advance(2 * DAY)
     parameters(client, key)
 
 
@@ -404,14 +407,16 @@ def test_hooks_and_latency(kms: KmsServer, client: Any) -> None:
 
 
 def test_calls_run_at_once(kms: KmsServer, client: Any) -> None:
-    kms.faults.delay("GenerateRandom", 0.3)
-    start = time.monotonic()
-    threads = [threading.Thread(target=client.generate_random, kwargs={"NumberOfBytes": 1}) for _ in range(8)]
+    together = threading.Barrier(8)
+    kms.faults.hook("GenerateRandom", lambda: together.wait(SECONDS) and None, times=8)
+    answers: list[Any] = []
+    threads = [
+        threading.Thread(target=lambda: answers.append(client.generate_random(NumberOfBytes=1))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
-    assert time.monotonic() - start < 1.5
+    join(threads)
+    assert len(answers) == 8
     assert kms.count("GenerateRandom") == 8
 
 
@@ -421,7 +426,7 @@ def test_requests_are_signed(kms: KmsServer) -> None:
 
     request = urllib.request.Request(kms.url, b"{}", {"X-Amz-Target": "TrentService.ListKeys"}, method="POST")
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=5)
+        urllib.request.urlopen(request, timeout=SECONDS)
     assert caught.value.code == 400
     assert b"MissingAuthenticationTokenException" in caught.value.read()
 

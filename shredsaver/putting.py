@@ -53,7 +53,9 @@ SHARE_NAMESPACE: Final = sql(f"SELECT generation {_NAMESPACE} {{share}}")
 LOCK_NAMESPACE: Final = sql(f"SELECT generation {_NAMESPACE} {{update}}")
 ADD_NAMESPACE: Final = sql(
     "INSERT INTO namespaces (customer, template, labels, generation, scope, number, sealed) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer, template, labels) DO NOTHING"
+    "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (customer, template, labels) DO UPDATE SET "
+    "generation = excluded.generation, scope = excluded.scope, number = excluded.number, sealed = excluded.sealed "
+    "WHERE namespaces.generation < excluded.generation"
 )
 DELETE_ITEM: Final = sql("DELETE FROM items WHERE customer = ? AND template = ? AND labels = ? AND key = ?")
 DELETE_NAMESPACE: Final = sql(
@@ -124,7 +126,9 @@ class _Job:
     def take(self, answers: Sequence[Result]) -> None:
         """Takes the answers in, in the order of `questions`."""
         places = [*self._emptied, *self._filled]
-        self.named = {place for place, answer in zip(places, answers, strict=False) if answer.rows}
+        # A namespace without further labels is the same row before and after its customer came back.
+        mine = [(self.owner.generation,)]
+        self.named = {place for place, answer in zip(places, answers, strict=False) if answer.rows == mine}
         for place, answer in zip(self._asked, answers[len(places) :], strict=True):
             for token, created in answer.rows:
                 self.created_at[*place, bytes(token)] = created

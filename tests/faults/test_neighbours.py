@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from langgraph.store.base import PutOp
 
 from shredsaver import CUSTOMER, CustomerShreddedError, Shredder
 from tests.support.backends import Backend
@@ -350,3 +351,20 @@ def test_who_came_back_reads_nothing_of_before(full: Shredder, make_shredder: Ca
             assert [item.key for item in shredder.store.search(("users", "c-1"), filter=wanted)] == ["k-1"]
             assert [item.key for item in shredder.store.search(("users", "c-1", "notes"), filter=wanted)] == ["k-1"]
         assert shredder.store.list_namespaces(prefix=("users", "c-1")) == [("users", "c-1", "notes")]
+
+
+def test_a_namespace_of_who_came_back_has_its_name_under_the_new_keys(
+    full: Shredder, make_shredder: Callable[..., Shredder], backend: Backend
+) -> None:
+    """One without further labels is the same row as before, if nothing was purged."""
+    here = ("users", "c-1")
+    full.store.put(here, "k-1", {"said": "old"})
+    full.shred("c-1", purge=False)
+    full.enrol("c-1")
+    full.store.put(here, "k-1", {"said": "new"})
+    rows = backend.contents()["namespaces"]
+    full.store.put(here, "k-2", {"said": "new"})
+    full.store.batch([PutOp(here, "k-1", None), PutOp(here, "k-2", {"said": "newer"})])
+    assert backend.contents()["namespaces"] == rows, "named once"
+    for shredder in (full, make_shredder(namespaces=NAMESPACES)):
+        assert shredder.store.list_namespaces(prefix=here) == [here]

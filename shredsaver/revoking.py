@@ -169,7 +169,7 @@ class Revoking:
         """Changes the customer's state as the entry says, within the open transaction, and commits."""
         state = erasure.REVOKED if one.state == erasure.REVOKED else erasure.RESTRICTED
         (kept,) = yield from run(Statement(GET_NAME, (customer.customer,)))
-        name = kept.rows[0][0] if kept.rows and state == erasure.RESTRICTED else None
+        name = kept.rows[0][0] if state == erasure.RESTRICTED else None
         after = customer if customer.state == state else customer._replace(state=erasure.advance(customer.state, state))
         row = self._core.customer_row(after, name)
         yield from run(changed(self._core, one), Statement(SET_CUSTOMER, row), commit=True)

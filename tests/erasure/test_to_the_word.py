@@ -18,8 +18,8 @@ from tests.support.targets import Notes
 CALL = Caller("sync")
 AT = 1_790_000_000.0
 WHEN = "2026-09-21T14:13:20.000+00:00"
-NOTHING = {"threads": 0, "checkpoints": 0, "writes": 0, "parts": 0, "items": 0}
-FILLED = {"threads": 1, "checkpoints": 1, "writes": 1, "parts": 1, "items": 1}
+NOTHING = {"threads": 0, "checkpoints": 0, "writes": 0, "parts": 0, "items": 0, "namespaces": 0}
+FILLED = {"threads": 1, "checkpoints": 1, "writes": 1, "parts": 1, "items": 1, "namespaces": 1}
 
 
 def at_one_time(make_shredder: Callable[..., Any], **options: Any) -> Shredder:
@@ -38,7 +38,9 @@ def fill(shredder: Shredder, name: str = "c-1") -> None:
 
 def test_a_receipt(make_shredder: Callable[..., Any]) -> None:
     shredder = at_one_time(make_shredder, targets=[Notes()])
-    first = shredder.shred("nobody").receipt
+    nobody = shredder.shred("nobody")
+    assert (nobody.known, nobody.generation, nobody.before) == (False, 1, NOTHING)
+    first = nobody.receipt
     fill(shredder)
     result = shredder.shred("c-1", reason="art-17", requested_by="Ms Meier")
     core = shredder._start().core

@@ -115,6 +115,8 @@ def test_a_shred_reaches_keys_that_a_restored_database_does_not_know_of(
     restored = make_shredder(early.url)
     restored.reconcile(adopt="restore")
     assert restored.shred("c-1").generation == 2
+    (row,) = early.rows("customers")
+    assert (row["generation"], row["state"], row["key_version"], row["held_until"]) == (2, "purged", 0, "")
     copied = make_shredder(late.url)
     with pytest.raises(CustomerShreddedError):
         copied.saver.get_tuple(config())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 import random
 import sqlite3
@@ -28,6 +29,7 @@ from shredsaver import (
     label_of,
 )
 from tests.support.calls import Caller
+from tests.support.waiting import SECONDS, wait_until
 
 NS = ("users", "c-1")
 
@@ -64,6 +66,8 @@ class TestBatches:
         assert call(shredder.store, "get", NS, "good") is None
 
     def test_times_are_kept_and_renewed(self, shredder: Shredder) -> None:
+        time = itertools.count(1_800_000_000)
+        shredder._start().core.clock = lambda: next(time)
         shredder.store.put(NS, "k", {"n": 1})
         first = shredder.store.get(NS, "k")
         shredder.store.put(NS, "k", {"n": 2})
@@ -138,12 +142,9 @@ class TestTimeToLive:
         store.put(NS, "k", {})
         future = store.start_ttl_sweeper(0.0005)
         assert store.start_ttl_sweeper(0.0005) is future
-        for _ in range(200):
-            if store.shredder.plan("c-1").counts["items"] == 0:
-                break
-            future.exception(0.02) if future.done() else asyncio.run(asyncio.sleep(0.02))
-        assert store.shredder.plan("c-1").counts["items"] == 0
-        assert store.stop_ttl_sweeper(5)
+        assert wait_until(lambda: future.done() or store.shredder.plan("c-1").counts["items"] == 0)
+        assert not future.done()
+        assert store.stop_ttl_sweeper(SECONDS)
         assert future.done()
 
 

@@ -14,9 +14,23 @@ from shredsaver.kms.aws import AwsKeyService
 from shredsaver.kms.aws_calls import KmsCalls
 from shredsaver.kms.aws_registry import CLEARED, LOST, USED
 from tests.fakes.kms_server import KmsServer
+from tests.support.waiting import SECONDS
 
 FAST: dict[str, Any] = {"window": 0.08, "spares": 0, "slots": 2, "settle": 0.4, "lease": 0.5}
 """Options that keep a test quick; the proof still takes several looks."""
+
+
+class Time:
+    """A monotonic clock that only moves when a caller sleeps, or the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
 def token(number: int) -> bytes:
@@ -73,7 +87,7 @@ class World:
 
     def query(self, statement: str, store: Path | None = None) -> list[tuple[Any, ...]]:
         """Reads the key store's tables."""
-        connection = sqlite3.connect(store or self.store)
+        connection = sqlite3.connect(store or self.store, timeout=SECONDS)
         try:
             return connection.execute(statement).fetchall()
         finally:

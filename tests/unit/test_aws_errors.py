@@ -166,7 +166,7 @@ def test_a_root_in_anothers_place(world: World) -> None:
 
 def test_an_older_key_store(world: World) -> None:
     before = world.copy("older.db")
-    service = world.open()
+    service = world.open(calls=KmsCalls())
     stale = world.open(before, keep=0.0, outage=0.0)  # opened before, so the copy learns of it only when it asks
     assert stale.load(token(0), 1).secret == secret(0)
     service.destroy([token(0)])
@@ -206,7 +206,7 @@ def test_no_credentials(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
 
 
 def test_the_quota_of_keys(world: World) -> None:
-    service = world.open()
+    service = world.open(calls=KmsCalls())
     world.kms.operations.key_quota = len(world.kms.keys)
     with pytest.raises(KeyServiceUnavailableError, match="quota") as caught:
         service.destroy([token(0)])

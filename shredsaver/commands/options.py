@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console
@@ -149,6 +150,33 @@ def checked_file(path: Path | None) -> None:
     there = path.exists()
     if path.is_dir() or not path.parent.is_dir() or not os.access(path if there else path.parent, os.W_OK):
         raise ConfigurationError(f"{path} cannot be written, so nothing was done: name a file for the receipts")
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[TextIO]:
+    """A file to write that only its owner may read, and that takes its place when it is whole.
+
+    What was there stays until then.
+
+    Raises:
+        ConfigurationError: There can be no such file.
+    """
+    place = path.resolve()
+    if place.exists() and not place.is_file():
+        raise ConfigurationError(f"{path} is no file: name one to write")
+    try:
+        handle, beside = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name}-")
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            yield file
+        os.replace(beside, place)
+    except BaseException as error:
+        os.unlink(beside)
+        if isinstance(error, OSError):
+            raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
+        raise
 
 
 def hand_out(results: Sequence[ShredResult], receipt: Path | None, *, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,7 @@ from shredsaver.commands.options import (
     hand_out,
     opened,
     print_json,
+    whole_file,
     working,
 )
 from shredsaver.errors import ConfigurationError, ShredIncompleteError
@@ -217,14 +219,12 @@ def export(
     to: Annotated[Path | None, typer.Option(help="The file to write; standard output without it.")] = None,
 ) -> None:
     """Write everything that is held on a customer, decrypted, as lines of JSON."""
-    with opened(database, keys, namespaces=namespace) as shredder, working("lines") as progress:
-        lines = counted(progress, shredder.export(customer))
-        if to is None:
-            for line in lines:
-                typer.echo(line, nl=False)
-        else:
-            with to.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
+    with (
+        opened(database, keys, namespaces=namespace) as shredder,
+        nullcontext(sys.stdout) if to is None else whole_file(to) as file,
+        working("lines") as progress,
+    ):
+        file.writelines(counted(progress, shredder.export(customer)))
 
 
 def import_(

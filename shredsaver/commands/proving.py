@@ -9,7 +9,7 @@ import typer
 
 from shredsaver import certificate as certificates
 from shredsaver import receipts
-from shredsaver.commands.options import AsJson, Database, Keys, console, opened, print_fields, print_json
+from shredsaver.commands.options import AsJson, Database, Keys, console, opened, print_fields, print_json, whole_file
 from shredsaver.errors import ReceiptError
 
 Receipt = Annotated[Path, typer.Argument(help="A file of receipts, one a line.", exists=True, dir_okay=False)]
@@ -84,7 +84,8 @@ def certificate(
         raise ReceiptError("the file holds no receipt")
     if "erasure" not in verified[-1].payload:
         raise ReceiptError("the last receipt of the file changes the signing key: it certifies no erasure")
-    to.write_text(certificates.page(verified[-1], lines[-1]), encoding="utf-8")
+    with whole_file(to) as file:
+        file.write(certificates.page(verified[-1], lines[-1]))
     if as_json:
         print_json({"file": str(to), "erasure": verified[-1].payload["erasure"]})
     else:

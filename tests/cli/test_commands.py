@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pty
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from shredsaver import CustomerShreddedError, KeyNotFoundError, Shredder
+from shredsaver import ConfigurationError, CustomerShreddedError, KeyNotFoundError, Shredder
 from shredsaver.commands import app
+from shredsaver.commands.options import whole_file
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
 
@@ -124,6 +127,52 @@ def test_a_customers_whole_way(run: World) -> None:
     assert run.json("reinstate", "c-2")["state"] == "live"
     run("shred", "c-2", "c-3", "--yes", "--no-purge")
     assert len(run("receipts").split()) == 3
+
+
+def test_an_export_is_its_owners_alone_and_whole_or_not_there(run: World) -> None:
+    run("init")
+    run.write("c-1")
+    before = {path.name for path in run.home.iterdir()}
+    assert "cannot be written" in run("export", "c-1", "--to", "nowhere/c-1.jsonl", expect=2)
+    assert "is no file" in run("export", "c-1", "--to", "keys", expect=2)
+    (run.home / "link.jsonl").symlink_to("c-1.jsonl")
+    run("export", "c-1", "--to", "link.jsonl")
+    made = run.home / "c-1.jsonl"
+    assert made.stat().st_mode & 0o777 == 0o600
+    whole = made.read_text()
+    run("export", "c-9", "--to", "c-1.jsonl", expect=2)
+    assert made.read_text() == whole, "an export that was refused takes nothing away"
+    assert {path.name for path in run.home.iterdir()} == before | {"c-1.jsonl", "link.jsonl"}
+
+
+def test_a_file_that_could_not_be_finished_is_not_left_behind(home: Path) -> None:
+    def write_until_the_disk_is_full() -> None:
+        with whole_file(home / "c-1.jsonl") as file:
+            file.write("half of it")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(ConfigurationError, match="cannot be written: No space left"):
+        write_until_the_disk_is_full()
+    assert list(home.iterdir()) == []
+
+
+def test_progress_is_shown_on_a_terminal_and_nowhere_else(run: World) -> None:
+    run("init")
+    run.write("c-1")
+    main, other = pty.openpty()
+    command = [sys.executable, "-m", "shredsaver", "export", "c-1"]
+    environment = {**run.environment, "TERM": "xterm"}
+    process = subprocess.Popen(command, cwd=run.home, env=environment, stdout=subprocess.PIPE, stderr=other)
+    os.close(other)
+    shown = b""
+    with suppress(OSError):  # what a terminal says when nobody writes to it any more
+        while more := os.read(main, 4096):
+            shown += more
+    os.close(main)
+    lines = process.communicate(timeout=120)[0].decode()
+    assert process.returncode == 0
+    assert b"lines" in shown
+    assert [json.loads(line)["type"] for line in lines.splitlines()] == ["export", "checkpoint", "item"]
 
 
 def test_looking_after_a_deployment(run: World) -> None:

@@ -427,8 +427,9 @@ def test_requests_are_signed(kms: KmsServer) -> None:
     request = urllib.request.Request(kms.url, b"{}", {"X-Amz-Target": "TrentService.ListKeys"}, method="POST")
     with pytest.raises(urllib.error.HTTPError) as caught:
         urllib.request.urlopen(request, timeout=SECONDS)
-    assert caught.value.code == 400
-    assert b"MissingAuthenticationTokenException" in caught.value.read()
+    with caught.value as answer:
+        assert answer.code == 400
+        assert b"MissingAuthenticationTokenException" in answer.read()
 
 
 def test_dry_run(client: Any) -> None:

@@ -196,8 +196,8 @@ def limited(seconds: float) -> Iterator[None]:
     if seconds <= 0:
         raise TookTooLongError("left out: the time of the whole run is over")
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

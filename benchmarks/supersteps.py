@@ -17,6 +17,8 @@ from .targets import WRITE, messages
 from .workload import Thread, message
 
 MILLISECONDS = 1000
+_TICK = time.get_clock_info("process_time").resolution
+"""Less cannot be told from nothing: some systems count processor time in steps longer than a superstep."""
 
 
 class Stepper:
@@ -46,7 +48,7 @@ class Stepper:
         calls = thread.append(message(len(thread.values["messages"])))
         before = time.process_time()
         seconds = timed(calls)
-        self.processor.append(time.process_time() - before)
+        self.processor.append(max(time.process_time() - before, _TICK))
         return seconds
 
 

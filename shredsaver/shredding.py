@@ -92,8 +92,7 @@ class Shredding(Revoking):
 
     def finish_revoked(self) -> Plan[None]:
         """Finishes what is revoked: a database in quarantine could note it only."""
-        revoked = [one for one in (yield from unfinished(self._core)) if one.state != SCHEDULED]
-        yield from self.finish_or_leave(revoked)
+        yield from self.finish_or_leave((yield from unfinished(self._core)))  # scheduled ones are left as they are
 
     def finish_or_leave(self, begun: Sequence[Erasure]) -> Plan[None]:
         """As `finish`, where what cannot be finished must not stop what comes next: it stays for `resume`."""

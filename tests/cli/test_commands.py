@@ -21,6 +21,7 @@ from shredsaver.commands import app
 from shredsaver.commands.options import whole_file
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
+from tests.support.waiting import SECONDS
 
 CALL = Caller("sync")
 TARGETS = """
@@ -63,7 +64,7 @@ class World:
             env={**self.environment, **more},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=SECONDS,
             check=False,
         )
         assert done.returncode == expect, (arguments, done.returncode, done.stdout, done.stderr)
@@ -169,7 +170,7 @@ def test_progress_is_shown_on_a_terminal_and_nowhere_else(run: World) -> None:
         while more := os.read(main, 4096):
             shown += more
     os.close(main)
-    lines = process.communicate(timeout=120)[0].decode()
+    lines = process.communicate(timeout=SECONDS)[0].decode()
     assert process.returncode == 0
     assert b"lines" in shown
     assert [json.loads(line)["type"] for line in lines.splitlines()] == ["export", "checkpoint", "item"]
@@ -316,7 +317,7 @@ def test_shred_shows_what_it_is_about_to_do_and_asks(run: World) -> None:
             stderr=subprocess.STDOUT,
         )
         os.write(main, answer + b"\n")
-        said = process.communicate(timeout=120)[0].decode()
+        said = process.communicate(timeout=SECONDS)[0].decode()
         os.close(main)
         os.close(other)
         return process.returncode, said
@@ -362,7 +363,7 @@ def test_completion_is_offered() -> None:
         [sys.executable, "-m", "shredsaver", "--show-completion", "bash"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS,
         check=False,
         env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
     )

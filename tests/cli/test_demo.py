@@ -21,6 +21,7 @@ from shredsaver.demo.report import FOUND, GONE, WAYS_IN, Counts
 from shredsaver.demo.sides import SealedSide, StockSide
 from shredsaver.errors import CustomerShreddedError, KeyServiceUnavailableError
 from tests.support.backends import Backend
+from tests.support.waiting import SECONDS
 
 TIMEOUT = 120
 # The second: Python 3.14 deprecates what LangSmith, which LangChain brings, calls as it is imported.
@@ -40,7 +41,7 @@ def run(*arguments: str, blocked: tuple[str, ...] = ()) -> subprocess.CompletedP
         "main()\n"
     )
     return subprocess.run(
-        [sys.executable, *WARNINGS, "-c", program], check=False, capture_output=True, text=True, timeout=TIMEOUT
+        [sys.executable, *WARNINGS, "-c", program], check=False, capture_output=True, text=True, timeout=SECONDS
     )
 
 
@@ -69,7 +70,7 @@ def test_as_a_process_for_machines() -> None:
 def printed() -> list[str]:
     """The lines that the demo prints for people."""
     done = subprocess.run(
-        [sys.executable, "-m", "shredsaver", "demo"], check=False, capture_output=True, text=True, timeout=TIMEOUT
+        [sys.executable, "-m", "shredsaver", "demo"], check=False, capture_output=True, text=True, timeout=SECONDS
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -12,6 +12,7 @@ import pytest
 
 from shredsaver.receipts import verify
 from tests.cli.test_commands import TARGETS, World
+from tests.support.waiting import SECONDS
 
 AWAY = """
 import sys
@@ -38,7 +39,7 @@ class Told(World):
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=SECONDS,
             check=False,
         )
         assert "Traceback" not in done.stderr

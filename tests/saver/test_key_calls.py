@@ -23,6 +23,7 @@ from shredsaver import (
 from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
+from tests.support.waiting import SECONDS, join
 
 
 class Observed:
@@ -116,8 +117,7 @@ def test_many_threads_with_a_cache_that_holds_two_keys_for_a_moment(
     threads = [threading.Thread(target=converse, args=(n,)) for n in range(32)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(120)
+    join(threads)
     assert failures == []
     assert key_calls(service) > 8
     assert backend.count("checkpoints") == 32 * 6
@@ -189,13 +189,13 @@ def test_a_slow_key_service_does_not_block_the_loop(make_shredder: Callable[...,
 
     def wait() -> None:
         asked.release()
-        assert loop_went_on.wait(60)
+        assert loop_went_on.wait(SECONDS)
 
     service.wait = wait
 
     async def main() -> list[Any]:
         reading = [asyncio.create_task(cold.saver.aget_tuple(config(f"t-{n}", f"c-{n}"))) for n in range(3)]
-        assert await asyncio.to_thread(asked.acquire, timeout=60)
+        assert await asyncio.to_thread(asked.acquire, timeout=SECONDS)
         loop_went_on.set()
         return await asyncio.gather(*reading)
 

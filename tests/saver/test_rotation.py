@@ -15,6 +15,7 @@ from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import put
 from tests.support.steps import hooked
+from tests.support.waiting import join
 
 WHO = "c-1"
 
@@ -89,8 +90,7 @@ def test_nobody_loses_a_write_while_keys_change(make_shredder: Callable[..., Shr
             writers[1].rotate()
     finally:
         done.set()
-        for thread in threads:
-            thread.join()
+        join(threads)
     assert errors == []
     other = make_shredder()
     for thread_id, count in written.items():

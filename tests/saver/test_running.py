@@ -17,6 +17,7 @@ from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import checkpoint, config, metadata, put
 from tests.support.graphs import line
+from tests.support.waiting import join
 
 CALL = Caller("sync")
 
@@ -58,8 +59,7 @@ def test_one_shredder_serves_loop_after_loop_and_threads_too(backend: Backend, k
             loop.start()
         for number in range(8, 12):
             put(CALL, shredder.saver, config(f"t-{number}"), {"x": number})
-        for loop in loops:
-            loop.join(60)
+        join(loops)
         assert sorted(t.checkpoint["channel_values"]["x"] for t in shredder.saver.list(None)) == list(range(12))
 
 

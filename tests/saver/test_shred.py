@@ -16,6 +16,7 @@ from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import chain, checkpoint, config, metadata, put
 from tests.support.graphs import Items, line
+from tests.support.waiting import SECONDS, join
 
 
 def graph_of(saver: Any) -> Any:
@@ -362,7 +363,7 @@ def test_writers_against_a_shred(make_shredder: Callable[..., Any], backend: Bac
             refused: list[int] = refused,
             started: threading.Barrier = started,
         ) -> None:
-            started.wait(120)
+            started.wait(SECONDS)
             for step in itertools.count():
                 try:
                     put(call, shredder.saver, config(f"{customer}-{number}", customer), {"x": ["y" * 300, step]})
@@ -373,12 +374,11 @@ def test_writers_against_a_shred(make_shredder: Callable[..., Any], backend: Bac
         writers = [threading.Thread(target=write, args=(n,), daemon=True) for n in range(8)]
         for writer in writers:
             writer.start()
-        started.wait(120)
+        started.wait(SECONDS)
         shredder.shred(customer)
         tables = ("checkpoints", "parts", "writes", "runs")
         left = {table: backend.count(table) for table in tables}
-        for writer in writers:
-            writer.join(120)
+        join(writers)
         assert sorted(refused) == list(range(8))
         assert left == {table: backend.count(table) for table in tables} == dict.fromkeys(tables, 0)
 

@@ -22,6 +22,7 @@ from shredsaver import (
 from shredsaver.putting import Putter
 from tests.support.backends import Backend
 from tests.support.calls import Caller
+from tests.support.waiting import SECONDS
 
 NS = ("users", "c-1")
 LABELS = ["john_doe", "john-doe", "foo", "foobar", "foo_", "%", "_", "FOO", "é", "e\u0301"]
@@ -203,19 +204,19 @@ def test_a_namespace_stays_listed_if_its_last_item_goes_while_another_comes(
 
     def paused(self: Putter, job: Any) -> Any:
         asked.set()
-        assert may_write.wait(60)
+        assert may_write.wait(SECONDS)
         return original(self, job)
 
     monkeypatch.setattr(Putter, "_stored", paused)
     with ThreadPoolExecutor(2) as pool:
         coming = pool.submit(store.put, NS, "new", {})
-        assert asked.wait(60)
+        assert asked.wait(SECONDS)
         going = pool.submit(store.delete, NS, "old")
         while not going.done() and backend.execute("SELECT count(*) FROM pg_locks WHERE NOT granted") == [(0,)]:
             time.sleep(0.01)
         may_write.set()
-        coming.result(60)
-        going.result(60)
+        coming.result(SECONDS)
+        going.result(SECONDS)
     assert [item.key for item in store.search(NS)] == ["new"]
     assert store.list_namespaces(prefix=NS) == [NS]
 

@@ -26,6 +26,7 @@ from shredsaver.kms import schema
 from shredsaver.kms.aws_calls import KmsCalls
 from shredsaver.kms.aws_roots import CUSTOMER_SLOTS, AwsRoots, Erasure
 from shredsaver.kms.directory import check_private
+from shredsaver.kms.driver import KeyDatabase
 from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.records import Report
 from shredsaver.kms.rotation import Rotation
@@ -107,7 +108,7 @@ class AwsKeyService(StoredKeyService):
         self._own_slots = slot == "customer"
         self._same_database = same_database
         kms = calls or KmsCalls(region)
-        database = _open_store(store, create)
+        database = KeyDatabase(_open_store(store, create))
         try:
             self._aws = AwsRoots(
                 kms,

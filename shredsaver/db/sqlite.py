@@ -132,8 +132,7 @@ class SqliteDatabase:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
-        while self._readers:
-            self._readers.pop().close()
+        self._close_readers()
         with self._executor_lock:
             if self._executor is not None:
                 self._executor.shutdown(wait=False)
@@ -196,10 +195,20 @@ class SqliteDatabase:
 
     def give_reader(self, connection: sqlite3.Connection) -> None:
         """Takes back a connection that is outside any transaction."""
-        if self._closed or len(self._readers) >= self._max_readers:
+        if len(self._readers) >= self._max_readers:
             connection.close()
         else:
             self._readers.append(connection)
+        if self._closed:  # looked at last: `close` may have come by meanwhile
+            self._close_readers()
+
+    def _close_readers(self) -> None:
+        while True:
+            try:
+                connection = self._readers.pop()
+            except IndexError:  # others take them, too
+                return
+            connection.close()
 
     def take_writer(self) -> sqlite3.Connection:
         """The writing connection, inside BEGIN IMMEDIATE. Blocks while another thread has it."""

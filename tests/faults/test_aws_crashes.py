@@ -15,8 +15,10 @@ from typing import Any
 import pytest
 
 from shredsaver.errors import CustomerShreddedError, KeyServiceUnavailableError
+from tests.fakes.kms_faults import ConnectionLostError
 from tests.fakes.kms_server import KmsServer
 from tests.support.aws import FAST, World, secret, token
+from tests.support.waiting import SECONDS, join
 
 CUSTOMERS = 60
 
@@ -86,7 +88,7 @@ class Children:
     def close(self) -> None:
         assert self.process.stdin is not None
         self.process.stdin.close()
-        self.process.wait(timeout=10)
+        self.process.wait(SECONDS)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -135,9 +137,19 @@ def assert_everyone(world: World, dead: set[int]) -> None:
     assert report.tombstones == len(dead)
 
 
+def killer(pid: int) -> Callable[[], None]:
+    """Kills, and ends the request: what it asks for must not be done when the key store is looked at already."""
+
+    def kill() -> None:
+        os.kill(pid, signal.SIGKILL)
+        raise ConnectionLostError
+
+    return kill
+
+
 def kill_at(world: World, children: Children, point: int, when: Any, customer: int) -> int:
     pid = children.start(customer)
-    world.kms.faults.hook(None, lambda: os.kill(pid, signal.SIGKILL), when=when, skip=point)
+    world.kms.faults.hook(None, killer(pid), when=when, skip=point)
     ended = children.go()
     world.kms.faults.clear()
     return ended
@@ -171,7 +183,7 @@ def test_killed_at_every_call(world: World, children: Children, when: Any) -> No
 )
 def test_killed_at_the_calls_that_change_something(world: World, children: Children, operation: str, when: Any) -> None:
     pid = children.start(1)
-    world.kms.faults.hook(operation, lambda: os.kill(pid, signal.SIGKILL), when=when)
+    world.kms.faults.hook(operation, killer(pid), when=when)
     assert children.go() == signal.SIGKILL
     world.kms.faults.clear()
     assert_whole(world, {1}, look_at=1)
@@ -229,3 +241,14 @@ def test_first_root_of_a_slot_lost_at_every_call(world: World, fault: str) -> No
         made = {key.arn for key_id, key in world.kms.live_keys().items() if key_id not in before}
         assert made == other.live_roots()
         other.close()
+
+
+def test_a_key_store_that_is_closed_while_a_key_is_made_ahead(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """Its thread says so in the log, and raises nothing where nobody can catch it."""
+    service = world.open(spares=1)
+    world.kms.faults.hook("CreateKey", service._database.close)
+    maker = service._aws._maker
+    maker.replenish()
+    join([maker._replenishing])
+    assert "no KMS key could be made ahead" in caplog.text
+    assert "was closed" in caplog.text

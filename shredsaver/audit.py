@@ -15,7 +15,7 @@ from shredsaver.administration import Administration
 from shredsaver.core import GET_CUSTOMER, Core
 from shredsaver.db.base import Begin, Commit, Plan, Statement, run, sql
 from shredsaver.errors import CustomerShreddedError, FormatError, UnsealError
-from shredsaver.items import ITEM_COLUMNS, ItemRow, Owner, open_item
+from shredsaver.items import ITEM_COLUMNS, ItemRow, Owner, open_item, open_namespace
 from shredsaver.keytree import KeyTree
 from shredsaver.memory import Place
 from shredsaver.namespaces import SHARED_NAME
@@ -45,10 +45,14 @@ ITEMS: Final = sql(
     f"SELECT {ITEM_COLUMNS} FROM items i WHERE i.customer = ? "
     "AND (i.generation > ? OR (i.generation = ? AND i.number > ?)) ORDER BY i.generation, i.number LIMIT ?"
 )
+NAMESPACES: Final = sql(
+    "SELECT generation, template, labels, scope, number, sealed FROM namespaces WHERE customer = ? "
+    "AND (template > ? OR (template = ? AND labels > ?)) ORDER BY template, labels LIMIT ?"
+)
 TOMBSTONES: Final = sql("SELECT count(*) FROM erasures WHERE customer = ? AND state NOT IN ('scheduled', 'cancelled')")
 
 
-_PAYLOADS: Final = ("checkpoints", "writes", "parts", "items", "events")
+_PAYLOADS: Final = ("checkpoints", "writes", "parts", "items", "namespaces", "events")
 _ROUTES: Final = ("live state", "resumable snapshots", *_PAYLOADS, "tombstones", "threads")
 
 
@@ -67,9 +71,9 @@ class Audit:
     Attributes:
         status: Where the customer stands; None in an audit of everybody.
         routes: By route: ``live state`` (threads whose latest checkpoint opens), ``resumable snapshots``,
-            ``checkpoints``, ``writes``, ``parts``, ``items``, ``events`` (who held or restricted it, and why),
-            ``tombstones`` (they hold no payload: none opens), and ``target NAME`` for each erasure target: what it
-            still has, all of which counts as open.
+            ``checkpoints``, ``writes``, ``parts``, ``items``, ``namespaces`` (of items), ``events`` (who held or
+            restricted it, and why), ``tombstones`` (they hold no payload: none opens), and ``target NAME`` for each
+            erasure target: what it still has, all of which counts as open.
         damaged: Rows that should open and do not, by name.
         unanswered: Erasure targets that did not answer.
     """
@@ -140,8 +144,9 @@ class Auditor:
             if len(threads.rows) < PAGE:
                 break
             after = bytes(threads.rows[-1][0])
-        yield from self._items(token, status.generation, tree, tally)
-        yield from self._events(token, status.generation, tree, tally)
+        owner = None if tree is None else Owner(token, status.generation, tree)
+        for route in (self._items, self._namespaces, self._events):
+            yield from route(owner, token, tally)
         yield Begin("read")
         (dead,) = yield from run(Statement(TOMBSTONES, (token,)))
         counted = yield from count(token, max(status.generation, 1))
@@ -171,7 +176,7 @@ class Auditor:
         opened = self._core.unseal(tree, CUSTOMER_NAME, (token, generation), 0, 0, found.rows[0][0], where)
         return opened.decode("utf-8")
 
-    def _events(self, token: bytes, generation: int, tree: KeyTree | None, tally: _Tally) -> Plan[None]:
+    def _events(self, owner: Owner | None, token: bytes, tally: _Tally) -> Plan[None]:
         seq = 0
         while True:
             yield Begin("read")
@@ -179,13 +184,8 @@ class Auditor:
             yield Commit()
             for row in map(EventRow._make, page.rows):
                 seq = row.seq
-                opens = False
-                if tree is not None and row.generation == generation:
-                    try:
-                        open_event(self._core, tree, token, row)
-                        opens = True
-                    except (UnsealError, FormatError) as error:
-                        tally.damaged.append(str(error))
+                living = _living(owner, row.generation)
+                opens = _opens(living, tally, lambda to, row=row: open_event(self._core, to.tree, token, row))
                 tally.add("events", opens=opens)
             if len(page.rows) < PAGE:
                 return
@@ -261,7 +261,7 @@ class Auditor:
             if len(page.rows) < PAGE:
                 return
 
-    def _items(self, token: bytes, generation: int, tree: KeyTree | None, tally: _Tally) -> Plan[None]:
+    def _items(self, owner: Owner | None, token: bytes, tally: _Tally) -> Plan[None]:
         # Each generation numbers its items anew.
         last, number = 0, -1
         while True:
@@ -270,23 +270,35 @@ class Auditor:
             yield Commit()
             for row in map(ItemRow._make, page.rows):
                 last, number = row.generation, row.number
-                opens = False
-                if tree is not None and row.generation == generation:
-                    try:
-                        open_item(self._core, Owner(token, generation, tree), row)
-                        opens = True
-                    except (UnsealError, FormatError) as error:
-                        tally.damaged.append(str(error))
-                tally.add("items", opens=opens)
+                living = _living(owner, row.generation)
+                tally.add("items", opens=_opens(living, tally, lambda to, row=row: open_item(self._core, to, row)))
+            if len(page.rows) < PAGE:
+                return
+
+    def _namespaces(self, owner: Owner | None, token: bytes, tally: _Tally) -> Plan[None]:
+        template, labels = "", b""
+        while True:
+            yield Begin("read")
+            (page,) = yield from run(Statement(NAMESPACES, (token, template, template, labels, PAGE)))
+            yield Commit()
+            for generation, *row in page.rows:
+                template, labels = row[:2]
+                living = _living(owner, generation)
+                opens = _opens(living, tally, lambda to, row=row: open_namespace(self._core, to, row))
+                tally.add("namespaces", opens=opens)
             if len(page.rows) < PAGE:
                 return
 
 
-def _opens(opener: Opener | None, tally: _Tally, attempt: Any) -> bool:
-    if opener is None:
+def _living(owner: Owner | None, generation: int) -> Owner | None:
+    return owner if owner is not None and generation == owner.generation else None
+
+
+def _opens(living: Opener | Owner | None, tally: _Tally, attempt: Any) -> bool:
+    if living is None:
         return False
     try:
-        attempt(opener)
+        attempt(living)
     except (UnsealError, FormatError) as error:
         tally.damaged.append(str(error))
         return False

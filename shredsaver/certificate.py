@@ -85,7 +85,7 @@ class _Code(str):
     __slots__ = ()
 
 
-_ROUTES: Final = ("threads", "checkpoints", "writes", "parts", "items")
+_ROUTES: Final = ("threads", "checkpoints", "writes", "parts", "items", "namespaces")
 _STEPS: Final = ("requested", "revoked", "destroyed", "purged", "verified")
 
 

@@ -41,6 +41,7 @@ ROUTES: Final = {
     "writes": sql(_OF_THREADS.format("writes")),
     "parts": sql(_OF_THREADS.format("parts")),
     "items": sql("SELECT count(*) FROM items WHERE generation <= ? AND customer = ?"),
+    "namespaces": sql("SELECT count(*) FROM namespaces WHERE generation <= ? AND customer = ?"),
 }
 """Rows of a customer's generations, by route."""
 

@@ -15,7 +15,7 @@ from tests.support.checkpoints import config, put
 from tests.support.targets import Notes
 
 CALL = Caller("sync")
-TABLES = ("checkpoints", "writes", "parts", "items", "events")
+TABLES = ("checkpoints", "writes", "parts", "items", "namespaces", "events")
 
 
 def lived(shredder: Any) -> None:
@@ -43,7 +43,7 @@ def test_everybody_is_the_sum_of_each(call: Caller, make_shredder: Callable[...,
     dead = shredder.audit("c-3")
     assert (dead.opens, dead.routes["checkpoints"].rows) == (0, 1)
     named = [shredder.audit(customer) for customer in ("c-1", "c-2", "c-3", "c-4")]
-    assert everybody.opens == sum(one.opens for one in named) + 1, "and what is shared"
+    assert everybody.opens == sum(one.opens for one in named) + 2, "and the shared item and namespace"
     assert everybody.damaged == []
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from langgraph.store.base import PutOp
 
-from shredsaver import Shredder
+from shredsaver import CUSTOMER, Shredder
+from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
 
@@ -19,6 +22,33 @@ def test_items_of_two_generations_are_all_counted(shredder: Shredder) -> None:
             shredder.enrol("c-1")
     items = shredder.audit("c-1").routes["items"]
     assert (items.rows, items.opens) == (200, 100)
+
+
+def test_names_of_namespaces_are_all_counted_and_tried(
+    make_shredder: Callable[..., Shredder], backend: Backend
+) -> None:
+    shredder = make_shredder(namespaces=(("users", CUSTOMER), ("notes", CUSTOMER)))
+    places = [("users", "c-1"), *(("users", "c-1", f"l-{number}") for number in range(70))]
+    places += [("notes", "c-1", "of", f"l-{number}") for number in range(30)]
+    for _ in range(2):
+        shredder.store.batch([PutOp(place, "k", {"n": 1}) for place in places])
+        if shredder.status("c-1").generation == 1:
+            shredder.shred("c-1", purge=False)
+            shredder.enrol("c-1")
+    found = shredder.audit("c-1")
+    # The namespace without further labels is one row, whatever the generation.
+    assert (found.routes["namespaces"].rows, found.routes["namespaces"].opens) == (2 * len(places) - 1, len(places))
+    assert (backend.count("namespaces"), found.damaged) == (2 * len(places) - 1, ())
+    backend.execute(
+        "UPDATE namespaces SET sealed = (SELECT sealed FROM namespaces WHERE generation = 2 AND number = "
+        "(SELECT min(number) FROM namespaces WHERE generation = 2)) WHERE generation = 2 AND number = "
+        "(SELECT max(number) FROM namespaces WHERE generation = 2)"
+    )
+    found = shredder.audit("c-1")
+    assert (found.routes["namespaces"].opens, len(found.damaged)) == (len(places) - 1, 1)
+    assert found.damaged[0].startswith("namespaces/")
+    result = shredder.shred("c-1")
+    assert (result.before["namespaces"], result.after["namespaces"]) == (2 * len(places) - 1, 0)
 
 
 def test_parts_of_two_generations_are_all_counted_and_none_is_damaged(shredder: Shredder) -> None:

@@ -19,7 +19,7 @@ CALL = Caller("sync")
 HARMLESS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "table", "thead", "tbody", "tr", "th"}
 HARMLESS |= {"td", "code", "ul", "li", "pre"}
 SANITISATION = {
-    "what was sanitised": ("What was held, and what is left", "checkpoints", "items"),
+    "what was sanitised": ("What was held, and what is left", "checkpoints", "items", "namespaces"),
     "kind": ("kind", "cryptographic erase"),
     "method": ("method", "overwritten"),
     "how strong": ("assurance", "Clear (NIST SP 800-88)"),

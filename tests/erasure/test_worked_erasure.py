@@ -23,6 +23,7 @@ COUNTS = {
     "writes": "SELECT count(*) FROM writes k JOIN threads t ON t.thread = k.thread WHERE t.customer = ?",
     "parts": "SELECT count(*) FROM parts k JOIN threads t ON t.thread = k.thread WHERE t.customer = ?",
     "items": "SELECT count(*) FROM items WHERE customer = ?",
+    "namespaces": "SELECT count(*) FROM namespaces WHERE customer = ?",
 }
 """A count of our own, with nothing of the library's."""
 

@@ -96,6 +96,7 @@ class Person:
             "resumable snapshots": put,
             "writes": sum(len(one.writes) for one in saved),
             "items": len(self.items),
+            "namespaces": int(bool(self.items)),
             "threads": len(self.threads),
         }
 

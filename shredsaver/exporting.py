@@ -203,8 +203,8 @@ def item_line(item: Item) -> dict[str, Any]:
     }
 
 
-def read_lines(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """The lines of an export, the header first.
+def read_lines(lines: Iterator[str | bytes]) -> Iterator[dict[str, Any]]:
+    """The lines of an export, as text or its UTF-8, the header first.
 
     Raises:
         FormatError: They are none. The message names the line and shows nothing of it.

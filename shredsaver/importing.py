@@ -25,7 +25,7 @@ class Importer:
         self._serde = saver.serde
         self._store = store
 
-    def load(self, lines: Iterable[str]) -> int:
+    def load(self, lines: Iterable[str | bytes]) -> int:
         """Imports all lines. An import that was interrupted is repeated from the start: what is there is put again.
 
         Raises:

@@ -307,8 +307,11 @@ class Operations(Inspecting):
         while (line := await asyncio.to_thread(next, lines, None)) is not None:
             yield line
 
-    def import_(self, lines: Iterable[str]) -> int:
+    def import_(self, lines: Iterable[str | bytes]) -> int:
         """Takes an export of this or another deployment back, as new data of its customer. Gives the number of lines.
+
+        Args:
+            lines: An export, line by line, as text or as its UTF-8.
 
         Raises:
             CustomerShreddedError: The customer was shredded: an old export brings nobody back, `enrol` first.
@@ -317,7 +320,7 @@ class Operations(Inspecting):
         started = self._start()
         return Importer(started.core, started.saver, started.store).load(lines)
 
-    async def aimport_(self, lines: Iterable[str]) -> int:
+    async def aimport_(self, lines: Iterable[str | bytes]) -> int:
         """As `import_`."""
         return await asyncio.to_thread(self.import_, lines)
 

@@ -237,7 +237,7 @@ def import_(
     """Take an export back as new data. Refused for a shredded customer who was not enrolled again."""
     with (
         opened(database, keys, namespaces=namespace) as shredder,
-        source.open(encoding="utf-8") as file,
+        source.open("rb") as file,
         working("lines") as progress,
     ):
         count = shredder.import_(counted(progress, file))

@@ -107,6 +107,8 @@ def test_a_customers_whole_way(run: World) -> None:
     assert run.json("audit", "c-1")["routes"]["checkpoints"] == {"rows": 0, "opens": 0}
     assert "shredded" in run("export", "c-1", expect=3)
     assert "shredded" in run("import", "c-1.jsonl", expect=3)
+    (run.home / "no-text").write_bytes(b"\xff\n")
+    assert "line 1" in run("import", "no-text", expect=3)
     (run.home / "public.pem").write_text(run("public-key"))
     # Whoever checks has the two files and nothing else.
     checker = {"SHREDSAVER_DATABASE": "", "SHREDSAVER_KEYS": ""}

@@ -135,6 +135,8 @@ HEADER = {"type": "export", "format": "shredsaver-export/1", "customer_id": "c-1
     "lines",
     [
         ["no json"],
+        [b"\xff\xfe\n"],
+        [b'{"type": "\xff"}'],
         [{"type": "item"}],
         [{**HEADER, "format": "shredsaver-export/9"}],
         [HEADER, HEADER],
@@ -149,5 +151,5 @@ def test_what_is_no_export_of_this_customer(
 ) -> None:
     shredder = make_shredder()
     with pytest.raises(FormatError):
-        shredder.import_(line if isinstance(line, str) else json.dumps(line) for line in lines)
+        shredder.import_(line if isinstance(line, str | bytes) else json.dumps(line) for line in lines)
     assert backend.count("items") == backend.count("checkpoints") == 0

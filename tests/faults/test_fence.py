@@ -343,6 +343,7 @@ def test_a_process_that_is_refused_drops_the_key(what: str, make_shredder: Calla
 def test_a_refusal_tells_of_the_erasure_that_it_comes_from(make_shredder: Callable[..., Any]) -> None:
     """One was cancelled, one came before the customer came back, one after; use is restricted in between."""
     shredder = make_shredder()
+    shredder.shred("another", purge=False)
     old = put(CALL, shredder.saver, config(), {"x": 1})["configurable"]["checkpoint_id"]
     shredder.shred("c-1", grace=timedelta(hours=1))
     shredder.reinstate("c-1")
@@ -357,10 +358,16 @@ def test_a_refusal_tells_of_the_erasure_that_it_comes_from(make_shredder: Callab
         with pytest.raises(CustomerRestrictedError):
             shredder.saver.get_tuple(config(**more))
     shredder.reinstate("c-1")
+    late = shredder.saver.get_tuple(config()).checkpoint["id"]
     second = shredder.shred("c-1", purge=False)
     with pytest.raises(CustomerShreddedError) as caught:
         values(shredder)
     assert caught.value.erasure_id == second.erasure_id
+    shredder.enrol("c-1")
+    for key, one in ((old, first), (late, second)):
+        with pytest.raises(CustomerShreddedError) as caught:
+            shredder.saver.get_tuple(config(checkpoint_id=key))
+        assert caught.value.erasure_id == one.erasure_id
 
 
 # -- rows of customers ------------------------------------------------------------------------------------------------
@@ -370,6 +377,7 @@ def test_a_customer_who_is_dead_by_its_row_alone_is_refused(make_shredder: Calla
     """The entry of the erasure may be lost: nothing is known of it then, and nothing is served."""
     shredder = make_shredder()
     put(CALL, shredder.saver, config(), {"x": 1})
+    shredder.shred("c-1", grace=timedelta(hours=1))  # an entry that was never carried out does not count
     for state in sorted(erasure.DEAD):
         store_row(shredder, Customer(token(shredder), 1, state, 1, ""))
         for act in (partial(values, shredder), partial(shredder.shred, "c-1")):

@@ -318,10 +318,16 @@ def test_what_has_moved_to_fresh_keys_is_read_beside_what_has_not(
 # -- generations ------------------------------------------------------------------------------------------------------
 
 
-def test_who_came_back_reads_nothing_of_before(full: Shredder, make_shredder: Callable[..., Shredder]) -> None:
+def test_who_came_back_reads_nothing_of_before(
+    full: Shredder, make_shredder: Callable[..., Shredder], backend: Backend
+) -> None:
     """Nothing was purged, and what is new has the same identities."""
     erased = full.shred("c-1", purge=False)
     full.enrol("c-1")
+    core = full._start().core
+    former = (core.token("customer", "c-1"), 1)
+    counters = [row for row in backend.rows("counters") if (row["customer"], row["generation"]) == former]
+    assert counters
     for shredder in (full, make_shredder(namespaces=NAMESPACES)):
         saver, store = shredder.saver, shredder.store
         for ns in ("", "child"):
@@ -351,6 +357,7 @@ def test_who_came_back_reads_nothing_of_before(full: Shredder, make_shredder: Ca
             assert [item.key for item in shredder.store.search(("users", "c-1"), filter=wanted)] == ["k-1"]
             assert [item.key for item in shredder.store.search(("users", "c-1", "notes"), filter=wanted)] == ["k-1"]
         assert shredder.store.list_namespaces(prefix=("users", "c-1")) == [("users", "c-1", "notes")]
+    assert [row for row in backend.rows("counters") if (row["customer"], row["generation"]) == former] == counters
 
 
 def test_a_namespace_of_who_came_back_has_its_name_under_the_new_keys(

@@ -40,7 +40,7 @@ class Restoring:
         self._applying = Applying(core, keys, shredding)
         self._journal = journal
 
-    def reconcile(self, *, confirm: bool, sources: Sequence[Dead] = (), quick: bool = False) -> Plan[Reconciliation]:
+    def reconcile(self, *, confirm: bool, sources: Sequence[Dead], quick: bool) -> Plan[Reconciliation]:
         """Compares the records and applies to each what it lacks.
 
         Args:

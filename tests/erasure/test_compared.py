@@ -12,6 +12,7 @@ import pytest
 from shredsaver import open_key_service
 from shredsaver.db.base import Begin
 from shredsaver.journal import Journal
+from shredsaver.reconcile import Reconciliation
 from tests.erasure.test_obstacles import filled
 from tests.saver.test_key_calls import Observed
 from tests.support.backends import Backend
@@ -93,3 +94,18 @@ def test_an_explicit_comparison_looks_at_everything(
     found = shredder.reconcile()
     assert (found.changed, found.unconfirmed, found.holds) == (False, 0, 0)
     assert service.after == [0]
+
+
+def test_what_is_new_and_damaged_leads_to_a_look_at_everything(
+    make_shredder: Callable[..., Any], backend: Backend
+) -> None:
+    shredder = filled(make_shredder, "c-1", "c-2", "c-3", "c-4")
+    shredder.shred_many(["c-1", "c-2"])
+    make_shredder()
+    backend.execute("UPDATE erasures SET mac = ? WHERE seq = 1", (b"x" * 32,))
+    assert not make_shredder().reconciliation.changed  # an entry that was compared is not opened again
+    shredder.shred_many(["c-3", "c-4"])
+    backend.execute("UPDATE erasures SET chain = ? WHERE seq = 4", (b"x" * 32,))
+    assert make_shredder().reconciliation == Reconciliation(recorded=1, repaired=2)
+    assert shredder.check_log() == 4
+    assert not make_shredder().reconciliation.changed

@@ -10,7 +10,9 @@ import pytest
 
 from shredsaver import CustomerShreddedError, LegalHoldError
 from shredsaver.db.base import Sql
+from shredsaver.reconcile import Reconciliation
 from shredsaver.restoring import HELD_PAGE
+from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
 from tests.support.keyplaces import AWS, LOCAL, KeyPlace, places
@@ -146,3 +148,16 @@ def test_holds_are_set_again_as_they_were_and_none_that_has_ended(
     }
     assert place.counts()["key_holds"] == 4
     assert shredder.reconcile().holds == 0
+
+
+@one_database
+def test_a_copy_of_the_database_sets_no_holds(
+    held: Any, place: KeyPlace, backend: Backend, make_shredder: Callable[..., Any]
+) -> None:
+    copy = backend.copy()
+    place.execute("DELETE FROM key_holds")
+    staging = make_shredder(copy.url)
+    assert staging.reconcile() == Reconciliation(forked=True)
+    assert place.counts()["key_holds"] == 0
+    assert held.reconcile() == Reconciliation(holds=1)
+    assert place.counts()["key_holds"] == 1

@@ -20,6 +20,7 @@ from shredsaver import (
     RevocationLogDamagedError,
     Shredder,
     ShredIncompleteError,
+    open_key_service,
 )
 from shredsaver.core import FIRST_NUMBER
 from shredsaver.db.base import Begin
@@ -144,6 +145,18 @@ def test_an_older_key_store_with_its_roots(drill: Drill) -> None:
     with pytest.raises(CustomerShreddedError):
         shredder._start().core.keys.load(token, 1)
     assert drill.make(keys=drill.old_keys).reconciliation.destroyed == 0
+
+
+@on_local
+@pytest.mark.parametrize("other", [False, True])
+def test_an_older_key_store_behind_what_was_compared(drill: Drill, other: bool) -> None:
+    drill.make().close()
+    if other:  # somebody else died in its stead: the log is as long as the one that was compared
+        with open_key_service(drill.old_keys) as service:
+            service.destroy([b"g" * 16])
+    shredder = drill.make(keys=drill.old_keys)
+    assert shredder.reconciliation == Reconciliation(revoked=int(other), destroyed=1)
+    drill.check(shredder)
 
 
 @on_kms
@@ -372,8 +385,6 @@ def test_a_restore_that_lost_many_erasures_takes_a_page_of_them_at_a_time(
 
 @on_local
 def test_a_hold_that_only_the_older_key_store_knows_stops_no_opening(drill: Drill) -> None:
-    from shredsaver.kms import open_key_service
-
     with open_key_service(drill.old_keys) as service:
         service.hold(bytes.fromhex(drill.result.customer), None, b"x" * 16)
     shredder = drill.make(keys=drill.old_keys)

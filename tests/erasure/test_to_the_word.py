@@ -91,6 +91,7 @@ def test_the_receipt_of_what_is_not_complete(make_shredder: Callable[..., Any]) 
         shredder.shred("c-1", purge=False)
     (result,) = caught.value.results
     assert (result.state, result.purged_at, result.after) == ("destroyed", None, FILLED)
+    assert result.pending == caught.value.pending == ("target:notes",)
     assert result.receipt is not None
     said = verify(result.receipt, shredder.public_key()).payload
     assert (said["state"], said["pending"], said["why"]) == (
@@ -104,8 +105,8 @@ def test_the_receipt_of_what_is_not_complete(make_shredder: Callable[..., Any]) 
 
 def test_the_events_of_an_erasure(make_shredder: Callable[..., Any]) -> None:
     told: list[Event] = []
-    notes = Notes(failures=3)
-    shredder = at_one_time(make_shredder, targets=[notes], on_event=told.append)
+    targets = [Notes(failures=3), Notes("others", failures=3)]
+    shredder = at_one_time(make_shredder, targets=targets, on_event=told.append)
     fill(shredder)
     del told[:]
     waiting = shredder.shred("c-1", grace=timedelta(minutes=1))
@@ -122,7 +123,7 @@ def test_the_events_of_an_erasure(make_shredder: Callable[..., Any]) -> None:
         ("revoked", {**said, "due": due}),
         ("destroyed", said),
         ("purged", said),
-        ("verified", {**said, "pending": "target:notes"}),
+        ("verified", {**said, "pending": "target:notes, target:others"}),
         ("verified", said),
     ]
 

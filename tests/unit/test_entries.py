@@ -79,3 +79,7 @@ def test_the_chain_is_the_one_of_the_format(make_shredder: Callable[..., Any], b
         previous = hmac.digest(core.secrets.log_key, msgpack.packb(said), hashlib.sha256)
         assert row["chain"] == previous
     assert number == shredder.check_log() == 3
+    counters = {
+        (row["generation"], row["scope"]): row["next"] for row in backend.rows("counters") if not row["customer"]
+    }
+    assert counters == {(0, 0): 4, (0, 1): 3}, "of entries, and of receipts"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
-from datetime import timedelta
 from itertools import product
 from typing import Any
 
@@ -69,7 +68,7 @@ def test_the_chain_is_the_one_of_the_format(make_shredder: Callable[..., Any], b
     """Computed from the rows and the log key, with nothing of the library's."""
     shredder = make_shredder()
     shredder.shred_many(["c-1", "c-2"])
-    shredder.shred("c-3", grace=timedelta(days=1))
+    shredder.shred("c-3")
     core = shredder._start().core
     previous = b""
     for number, row in enumerate(sorted(backend.rows("erasures"), key=lambda row: row["seq"]), 1):
@@ -79,7 +78,5 @@ def test_the_chain_is_the_one_of_the_format(make_shredder: Callable[..., Any], b
         previous = hmac.digest(core.secrets.log_key, msgpack.packb(said), hashlib.sha256)
         assert row["chain"] == previous
     assert number == shredder.check_log() == 3
-    counters = {
-        (row["generation"], row["scope"]): row["next"] for row in backend.rows("counters") if not row["customer"]
-    }
-    assert counters == {(0, 0): 4, (0, 1): 3}, "of entries, and of receipts"
+    counters = [row for row in backend.rows("counters") if not row["customer"]]
+    assert {(row["generation"], row["scope"]): row["next"] for row in counters} == {(0, 0): 4, (0, 1): 4}

@@ -277,7 +277,7 @@ def test_nothing_shown_holds_a_secret() -> None:
     tree = KeyTree.from_bytes(WHOLE)
     key = tree.derive(16, 16)
     punctured = tree.puncture(16, 16)
-    with pytest.raises(KeyPuncturedError) as caught:
+    with pytest.raises(KeyPuncturedError, match="scope 16, number 16 was punctured") as caught:
         punctured.derive(16, 16)
     for text in (repr(tree), str(tree), repr(caught.value)):
         for secret in (ROOT, key):
@@ -406,7 +406,9 @@ def test_a_range_of_keys_is_what_the_definition_says(scope: int, first: int, las
     ]
 
 
-@pytest.mark.parametrize(("scope", "first", "last"), [(2**32, 0, 100), (-1, 0, 100), (0, LAST - 100, LAST + 1)])
+@pytest.mark.parametrize(
+    ("scope", "first", "last"), [(2**32, 0, 100), (-1, 0, 100), (0, LAST - 100, LAST + 1), (5, -1, 100)]
+)
 def test_a_range_outside_the_tree(scope: int, first: int, last: int) -> None:
-    with pytest.raises(KeyPuncturedError):
+    with pytest.raises(KeyPuncturedError, match="outside"):
         KeyTree.from_bytes(WHOLE).derive_range(scope, first, last)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from shredsaver.errors import DatabaseUnavailableError
 from tests.support.backends import PostgresServer, base_backup, wheel_server, with_database
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
+from tests.support.waiting import wait_until
 
 CALL = Caller("sync")
 Start = Callable[[], Any]
@@ -79,11 +79,9 @@ def test_a_standby_is_refused_and_a_promoted_one_is_a_fork(backup: tuple[Path, s
                 PostgresDatabase(attempt)
             assert caught.value.retryable  # after a failover it may be the primary
         with psycopg.connect(dsn, autocommit=True) as connection:
-            connection.execute("SELECT pg_promote()")
+            connection.execute("SELECT pg_promote(true, 300)")
         opened = PostgresDatabase(url)
-        deadline = time.monotonic() + 30
-        while opened.fingerprint() == fingerprint:
-            assert time.monotonic() < deadline
+        assert wait_until(lambda: opened.fingerprint() != fingerprint)
         opened.close()
         with Shredder.open(url, keys=keys) as shredder:
             assert shredder.reconciliation.forked

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +20,7 @@ from shredsaver.kms import _steps
 from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.local import LocalKeyService
 from shredsaver.kms.testing import FakeRemote, FakeRoots
+from tests.support.waiting import SECONDS, wait_until
 
 A, B, C = (bytes([n]) * 16 for n in (1, 2, 3))
 SPAWN = multiprocessing.get_context("spawn")
@@ -77,7 +77,7 @@ def test_two_processes_and_eight_threads_create_the_same_customers_while_roots_r
     processes = [SPAWN.Process(target=worker, args=(place, start, answers, n, rounds)) for n in range(2)]
     for process in processes:
         process.start()
-    results = [answers.get(timeout=120) for _ in processes]
+    results = [answers.get(timeout=SECONDS) for _ in processes]
     for process in processes:
         process.join()
     assert [failed for _, failed in results] == [[], []]
@@ -141,14 +141,14 @@ def test_a_first_write_races_a_rotation_of_its_slot(place: Path) -> None:
         def hook(name: str) -> None:
             if name == "create" and threading.get_ident() != creator and not held.is_set():
                 held.set()
-                go.wait(10)
+                assert go.wait(SECONDS)
 
         made: list[object] = []
         _steps.hook = hook
         try:
             thread = threading.Thread(target=lambda: made.append(service.create(B, b"b")))
             thread.start()
-            assert held.wait(10)
+            assert held.wait(SECONDS)
             assert service.destroy([A])[0].state == "destroyed"
             go.set()
             thread.join()
@@ -185,14 +185,14 @@ def test_a_replacement_races_a_rotation_of_its_slot(place: Path) -> None:
         def hook(name: str) -> None:
             if name == "replace" and threading.get_ident() != main and not held.is_set():
                 held.set()
-                go.wait(10)
+                assert go.wait(SECONDS)
 
         made: list[object] = []
         _steps.hook = hook
         try:
             thread = threading.Thread(target=lambda: made.append(service.replace(B, 1, b"new", 1)))
             thread.start()
-            assert held.wait(10)
+            assert held.wait(SECONDS)
             assert service.destroy([A])[0].state == "destroyed"
             go.set()
             thread.join()
@@ -210,7 +210,7 @@ def test_a_creator_held_until_its_customer_is_destroyed_is_refused(place: Path) 
         def hook(name: str) -> None:
             if name == "create" and not held.is_set():
                 held.set()
-                go.wait(10)
+                assert go.wait(SECONDS)
 
         raised: list[BaseException] = []
 
@@ -224,7 +224,7 @@ def test_a_creator_held_until_its_customer_is_destroyed_is_refused(place: Path) 
         try:
             thread = threading.Thread(target=create)
             thread.start()
-            assert held.wait(10)
+            assert held.wait(SECONDS)
             service.destroy([B])
             go.set()
             thread.join()
@@ -298,10 +298,8 @@ def test_another_host_takes_over_what_one_left_half_done(hosts: Callable[[float]
     first._database.run = dead
     with pytest.raises(Stopped):
         first.destroy([A])
-    began = time.monotonic()
     (end,) = second.destroy([A])
     assert end.state == "destroyed"
-    assert time.monotonic() - began < 10
     assert second.load(B, 1).secret == b"b"
     assert second.verify().ok
     assert len(both.remote.keys) == 2  # the slot's and the deployment's: nothing was left over
@@ -321,12 +319,12 @@ def test_a_slow_host_whose_claim_ran_out_harms_nothing(hosts: Callable[[float], 
     def hook(name: str) -> None:
         if name == "roots-made" and threading.get_ident() != main and not held.is_set():
             held.set()
-            go.wait(10)
+            assert go.wait(SECONDS)
 
     _steps.hook = hook
     thread = threading.Thread(target=lambda: ends.append(slow.destroy([A])[0].state))
     thread.start()
-    assert held.wait(10)
+    assert held.wait(SECONDS)
     assert fast.destroy([A])[0].state == "destroyed"  # waits until the claim runs out, then takes over
     fast.create(C, b"c")
     go.set()
@@ -350,7 +348,7 @@ def test_a_host_that_lost_its_claim_publishes_nothing(hosts: Callable[[float], H
     def hook(name: str) -> None:
         if name not in {"roots-made", "roots-published"}:
             return
-        with closing(sqlite3.connect(both.path)) as connection:
+        with closing(sqlite3.connect(both.path, timeout=SECONDS)) as connection:
             if name == "roots-made" and not seen:
                 connection.execute("UPDATE key_slots SET claim = x'ff', claimed_until = 0 WHERE slot = 0")
                 connection.commit()
@@ -365,17 +363,21 @@ def test_a_host_that_lost_its_claim_publishes_nothing(hosts: Callable[[float], H
 
 
 def test_calls_that_arrive_together_share_an_epoch(hosts: Callable[[float], Hosts]) -> None:
-    both = hosts(30)
+    both = hosts(SECONDS)
     service = both.open()
     customers = [bytes([n]) * 16 for n in range(1, 25)]
     for customer in customers:
         service.create(customer, customer)
     made: list[str] = []
 
+    def revoked() -> bool:
+        with closing(sqlite3.connect(both.path, timeout=SECONDS)) as connection:
+            return bool(connection.execute("SELECT count(*) = 16 FROM key_tombstones").fetchone()[0])
+
     def before(name: str) -> None:
         if name == "make":
             made.append(name)
-            time.sleep(0.1)
+            assert wait_until(revoked)  # the others arrive while the first root is made
 
     both.remote.before = before
     ends: list[str] = []
@@ -388,7 +390,7 @@ def test_calls_that_arrive_together_share_an_epoch(hosts: Callable[[float], Host
     for thread in threads:
         thread.join()
     assert ends == ["destroyed"] * 16
-    assert len(made) <= 4
+    assert len(made) <= 2  # the first one's, and that of all who came meanwhile
     for customer in customers[16:]:
         assert service.load(customer, 1).secret == customer
 

@@ -14,6 +14,7 @@ from shredsaver.kms.keystore import StoredKeyService
 from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
+from tests.support.waiting import SECONDS, join
 
 CALL = Caller("sync")
 
@@ -24,7 +25,7 @@ def together(*functions: Callable[[], Any]) -> list[Any]:
     outcomes: list[Any] = [None] * len(functions)
 
     def act(number: int, function: Callable[[], Any]) -> None:
-        barrier.wait(30)
+        barrier.wait(SECONDS)
         try:
             outcomes[number] = function()
         except Exception as error:  # noqa: BLE001 - given back
@@ -33,8 +34,7 @@ def together(*functions: Callable[[], Any]) -> list[Any]:
     threads = [threading.Thread(target=act, args=(n, function)) for n, function in enumerate(functions)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(120)
+    join(threads)
     return outcomes
 
 

@@ -15,6 +15,8 @@ from typing import Final, Self
 
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.support.waiting import SECONDS
+
 _ENCRYPTION: Final = (80877103, 80877104)  # SSLRequest, GSSENCRequest
 _TOUGH: Final = (b"Q", b"S")  # Query and Sync: the server ends its answer to each with ReadyForQuery
 _LEFT: Final = (
@@ -92,22 +94,23 @@ class TransactionPooler:
 
     @property
     def url(self) -> str:
-        return f"postgresql://{self._user}@127.0.0.1:{self._port}/{self._database}?sslmode=disable&gssencmode=disable"
+        options = "sslmode=disable&gssencmode=disable&connect_timeout=60"
+        return f"postgresql://{self._user}@127.0.0.1:{self._port}/{self._database}?{options}"
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(SECONDS)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(60)
+        self._thread.join(SECONDS)
         self._loop.close()
 
     def kept(self) -> list[str]:
         """What sessions were found to keep. Transactions that are over for their clients are looked behind first."""
-        asyncio.run_coroutine_threadsafe(self._look_behind(), self._loop).result(60)
+        asyncio.run_coroutine_threadsafe(self._look_behind(), self._loop).result(SECONDS)
         return self._kept
 
     async def _look_behind(self) -> None:

@@ -207,12 +207,17 @@ def killed_at(
 
 
 class Pause:
-    """A hook that stops its thread at the n-th step until it is let go."""
+    """A hook that stops its thread at the n-th step until it is let go.
+
+    Attributes:
+        inside: Whether it may be within a transaction there, which keeps others from what it has locked.
+    """
 
     def __init__(self, at: int) -> None:
         self._at = at
         self._steps = 0
         self._thread: int | None = None
+        self.inside = False
         self.reached = threading.Event()
         self.go_on = threading.Event()
 
@@ -224,6 +229,10 @@ class Pause:
         if threading.get_ident() != self._thread:
             return
         self._steps += 1
+        if name in ("begun", "after Commit", "after Rollback", "after Run and commit"):
+            self.inside = False
+        elif name == "after Begin":
+            self.inside = True
         if self._steps == self._at:
             self.reached.set()
             assert self.go_on.wait(SECONDS)

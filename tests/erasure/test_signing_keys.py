@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from shredsaver import Event, ReceiptError, receipts, signing
+from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
 
 
 def test_a_renewed_key_signs_from_then_on_and_the_chain_vouches_for_it(
-    call: Caller, make_shredder: Callable[..., Any]
+    call: Caller, make_shredder: Callable[..., Any], backend: Backend
 ) -> None:
     heard: list[Event] = []
     shredder, other = make_shredder(on_event=heard.append), make_shredder()
@@ -53,6 +54,8 @@ def test_a_renewed_key_signs_from_then_on_and_the_chain_vouches_for_it(
         "previous": verified[0].digest,
     }
     assert [event.fields for event in heard if event.kind == "signing key renewed"] == [{"number": 1}]
+    stood = [row["erasure_id"] for row in sorted(backend.rows("receipts"), key=lambda row: row["number"])]
+    assert (stood[1], stood[3]) == ("signing-key", "signing-key"), "later releases look for this"
 
 
 def test_every_further_key_follows_from_the_first_by_its_number() -> None:

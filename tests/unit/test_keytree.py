@@ -227,6 +227,7 @@ def test_keys_punctured_just_before_it_hide_a_refresh_by_two_scopes_at_most() ->
     assert tree.puncture_scope(4, 4).refreshed_from() == 5
     assert tree.puncture(4, 0).refreshed_from() == 4
     assert tree.puncture(3, 0).refreshed_from() == 6
+    assert tree.puncture_scope(5, 5).refreshed_from() == 6, "a gap is no part of a row of blocks"
     # One that begins at another form of scope may not be told from the one before: [2, 4), [4, 8) and so on.
     assert KeyTree.generate().refresh(2).refresh(8).refreshed_from() == 2
 

@@ -87,10 +87,13 @@ def test_a_purge_leaves_alone_what_came_after_the_customer_was_enrolled_again(
     assert shredder.shred("c-1").generation == 2
 
 
-def test_a_customer_never_seen(call: Caller, make_shredder: Callable[..., Any]) -> None:
+def test_a_customer_never_seen(call: Caller, make_shredder: Callable[..., Any], backend: Backend) -> None:
     shredder = make_shredder()
     result = call(shredder, "shred", "nobody")
     assert (result.known, result.state, result.pending) == (False, "purged", ())
+    (row,) = backend.rows("customers")
+    assert (row["generation"], row["state"], row["key_version"], row["held_until"]) == (1, "purged", 0, "")
+    assert call(shredder, "shred", "nobody") == result
     said = verify_chain([result.receipt], [shredder.public_key()])[0].payload
     assert said["who"]["known"] is False
     assert said["how"]["method"] == ""

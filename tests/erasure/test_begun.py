@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgpack
@@ -21,7 +22,7 @@ from shredsaver import (
 )
 from tests.erasure.test_obstacles import When, filled
 from tests.saver.test_key_calls import Observed
-from tests.support.backends import Backend
+from tests.support.backends import Backend, SqliteBackend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
 from tests.support.steps import hooked
@@ -168,3 +169,23 @@ def test_a_second_shred_is_the_first_one_and_changes_nothing(
     assert shredder.shred_many(["c-1", "c-1"]) == [first]
     assert backend.contents() == before
     assert len(notes.told) == 1
+
+
+def test_targets_are_told_the_threads_by_a_process_that_has_not_met_the_customer(
+    make_shredder: Callable[..., Any],
+) -> None:
+    filled(make_shredder)
+    notes = Notes()
+    make_shredder(targets=[notes]).shred("c-1")
+    assert [(told.customer_id, told.thread_ids) for told in notes.told] == [("c-1", ("t-c-1",))]
+
+
+def test_who_is_known_to_the_database_is_known_though_the_keys_are_lost(
+    make_shredder: Callable[..., Any], home: Path
+) -> None:
+    shredder = filled(make_shredder)
+    store = SqliteBackend(home / "keys" / "keys.db")
+    for table in ("key_wraps", "key_trees"):
+        store.execute(f"DELETE FROM {table} WHERE customer = ?", (bytes.fromhex(shredder.status("c-1").customer),))
+    result = shredder.shred("c-1")
+    assert (result.known, result.destruction["known"], result.state) == (True, False, "purged")

@@ -48,7 +48,11 @@ def test_a_receipt(make_shredder: Callable[..., Any]) -> None:
     said = dict(verify(result.receipt, shredder.public_key()).payload)
     how = {name: value for name, value in result.destruction.items() if name not in ("customer", "known", "tombstone")}
     destroyed = datetime.fromisoformat(how["destroyed_at"]).astimezone(UTC).isoformat(timespec="milliseconds")
-    assert how["state"] == "destroyed"
+    assert set(how) == {
+        *("generation", "state", "method", "slot", "old_epoch", "new_epoch", "key_ids", "assurance", "revoked_at"),
+        *("destroyed_at", "pending_until", "cached_until", "details"),
+    }
+    assert (how["state"], result.destruction["customer"]) == ("destroyed", result.customer)
     done = {"status": "erased", "attempts": 1, "remaining": 0, "after": "revoked", "at": WHEN}
     assert said == {
         "format": "shredsaver-erasure/1",

@@ -25,8 +25,10 @@ from shredsaver.reading import CHECKPOINT_COLUMNS, WRITE_COLUMNS, CheckpointRow,
 from shredsaver.restraint import EVENTS_OF, EventRow, open_event
 from shredsaver.results import CustomerStatus
 from shredsaver.sealing import CUSTOMER_NAME
+from shredsaver.selecting import items_sql
 from shredsaver.threads import GET_NAME
 
+# Where a page begins is compared as a row: so it is a bound of the index, and not a filter over all that was counted.
 PAGE: Final = 64
 THREADS: Final = sql(
     "SELECT thread, customer, generation, scope, next_record, next_part, epoch FROM threads "
@@ -34,20 +36,20 @@ THREADS: Final = sql(
 )
 CHECKPOINTS: Final = sql(
     f"SELECT {CHECKPOINT_COLUMNS} FROM checkpoints k WHERE k.thread = ? "
-    "AND (k.ns > ? OR (k.ns = ? AND k.checkpoint_id > ?)) ORDER BY k.ns, k.checkpoint_id LIMIT ?"
+    "AND (k.ns, k.checkpoint_id) > (?, ?) ORDER BY k.ns, k.checkpoint_id LIMIT ?"
 )
 WRITES: Final = sql(f"SELECT {WRITE_COLUMNS} FROM writes w WHERE w.thread = ?")
 PARTS: Final = sql(
-    "SELECT generation, scope, number, sealed FROM parts WHERE thread = ? AND (generation > ? OR (generation = ? AND "
-    "(scope > ? OR (scope = ? AND number > ?)))) ORDER BY generation, scope, number LIMIT ?"
+    "SELECT generation, scope, number, sealed FROM parts WHERE thread = ? AND (generation, scope, number) > (?, ?, ?) "
+    "ORDER BY generation, scope, number LIMIT ?"
 )
-ITEMS: Final = sql(
-    f"SELECT {ITEM_COLUMNS} FROM items i WHERE i.customer = ? "
-    "AND (i.generation > ? OR (i.generation = ? AND i.number > ?)) ORDER BY i.generation, i.number LIMIT ?"
+ITEMS: Final = items_sql(
+    f"SELECT {ITEM_COLUMNS} FROM items i WHERE {{numbered}} = ? "
+    "AND (i.number, i.generation) > (?, ?) ORDER BY i.number, i.generation LIMIT ?"
 )
 NAMESPACES: Final = sql(
     "SELECT generation, template, labels, scope, number, sealed FROM namespaces WHERE customer = ? "
-    "AND (template > ? OR (template = ? AND labels > ?)) ORDER BY template, labels LIMIT ?"
+    "AND (template, labels) > (?, ?) ORDER BY template, labels LIMIT ?"
 )
 TOMBSTONES: Final = sql("SELECT count(*) FROM erasures WHERE customer = ? AND state NOT IN ('scheduled', 'cancelled')")
 
@@ -210,7 +212,7 @@ class Auditor:
         ns, checkpoint_id = "", ""
         while True:
             yield Begin("read")
-            (page,) = yield from run(Statement(CHECKPOINTS, (place.thread, ns, ns, checkpoint_id, PAGE)))
+            (page,) = yield from run(Statement(CHECKPOINTS, (place.thread, ns, checkpoint_id, PAGE)))
             for row in map(CheckpointRow._make, page.rows):
                 ns, checkpoint_id = row.ns, row.checkpoint_id
                 opens = yield from self._resumable(opener, place, row, tally)
@@ -251,8 +253,7 @@ class Auditor:
         last = scope = number = -1
         while True:
             yield Begin("read")
-            after = (last, last, scope, scope, number)
-            (page,) = yield from run(Statement(PARTS, (place.thread, *after, PAGE)))
+            (page,) = yield from run(Statement(PARTS, (place.thread, last, scope, number, PAGE)))
             yield Commit()
             for last, scope, number, sealed in page.rows:
                 part = (scope, number, sealed)
@@ -263,13 +264,13 @@ class Auditor:
 
     def _items(self, owner: Owner | None, token: bytes, tally: _Tally) -> Plan[None]:
         # Each generation numbers its items anew.
-        last, number = 0, -1
+        number = last = -1
         while True:
             yield Begin("read")
-            (page,) = yield from run(Statement(ITEMS, (token, last, last, number, PAGE)))
+            (page,) = yield from run(Statement(ITEMS, (token, number, last, PAGE)))
             yield Commit()
             for row in map(ItemRow._make, page.rows):
-                last, number = row.generation, row.number
+                number, last = row.number, row.generation
                 living = _living(owner, row.generation)
                 tally.add("items", opens=_opens(living, tally, lambda to, row=row: open_item(self._core, to, row)))
             if len(page.rows) < PAGE:
@@ -279,7 +280,7 @@ class Auditor:
         template, labels = "", b""
         while True:
             yield Begin("read")
-            (page,) = yield from run(Statement(NAMESPACES, (token, template, template, labels, PAGE)))
+            (page,) = yield from run(Statement(NAMESPACES, (token, template, labels, PAGE)))
             yield Commit()
             for generation, *row in page.rows:
                 template, labels = row[:2]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import psycopg
+import pytest
 from langgraph.store.base import PutOp
 
-from shredsaver import CUSTOMER, Shredder
-from tests.support.backends import Backend
+from shredsaver import CUSTOMER, Shredder, audit
+from tests.support.backends import Backend, PostgresBackend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
 
@@ -59,6 +61,35 @@ def test_parts_of_two_generations_are_all_counted_and_none_is_damaged(shredder: 
             assert shredder.audit("c-1").routes["parts"].rows == 100
             shredder.shred("c-1", purge=False)
             shredder.enrol("c-1")
-    audit = shredder.audit("c-1")
-    assert audit.damaged == ()
-    assert (audit.routes["parts"].rows, audit.routes["parts"].opens) == (200, 100)
+    found = shredder.audit("c-1")
+    assert found.damaged == ()
+    assert (found.routes["parts"].rows, found.routes["parts"].opens) == (200, 100)
+
+
+PAGES = {
+    "checkpoints": (audit.CHECKPOINTS, (b"t", "", "1f", 64)),
+    "parts": (audit.PARTS, (b"t", 1, 17, 16, 64)),
+    "items": (audit.ITEMS, (b"c", 16, 1, 64)),
+    "namespaces": (audit.NAMESPACES, (b"c", "users/CUSTOMER", b"l", 64)),
+}
+
+
+@pytest.mark.parametrize("table", PAGES)
+def test_a_page_begins_in_the_index_where_the_one_before_ended(
+    table: str, make_shredder: Callable[..., Shredder], backend: Backend
+) -> None:
+    """Else every page would walk, or sort, all of the pages before it."""
+    make_shredder().plan("c-1")
+    statement, params = PAGES[table]
+    if isinstance(backend, PostgresBackend):
+        with psycopg.connect(backend.url, autocommit=True, options="-c search_path=shredsaver") as connection:
+            for way in ("seqscan", "bitmapscan"):  # tables are empty here, so that any way is good enough
+                connection.execute(f"SET enable_{way} = off")  # type: ignore[arg-type]
+            rows = connection.execute(f"EXPLAIN (COSTS OFF) {statement.postgres}", params).fetchall()  # type: ignore[arg-type]
+        plan = [line.strip().removeprefix("->").strip() for (line,) in rows]
+        assert "Sort" not in plan
+        assert [line for line in plan if line.startswith("Index Cond") and ">" in line], plan
+    else:
+        plan = [row[3] for row in backend.execute(f"EXPLAIN QUERY PLAN {statement.sqlite}", params)]
+        assert "USE TEMP B-TREE FOR ORDER BY" not in plan
+        assert ">" in plan[0], plan

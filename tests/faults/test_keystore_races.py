@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,9 +17,10 @@ import pytest
 
 from shredsaver.db.sqlite import SqliteDatabase
 from shredsaver.errors import CustomerShreddedError, KeyServiceUnavailableError
-from shredsaver.kms import _steps
+from shredsaver.kms import _steps, localroots
 from shredsaver.kms.keystore import StoredKeyService
 from shredsaver.kms.local import LocalKeyService
+from shredsaver.kms.locking import locked
 from shredsaver.kms.testing import FakeRemote, FakeRoots
 from tests.support.waiting import SECONDS, wait_until
 
@@ -38,6 +40,7 @@ def place() -> Iterator[Path]:
 
 def worker(place: Path, start: Any, answers: Any, number: int, rounds: int) -> None:
     """Four threads create the same customers while this process also puts every slot under new roots."""
+    localroots.locked = partial(locked, timeout=SECONDS)  # the other process may rotate several times in a row
     service = LocalKeyService(place / "keys", slots=2)
     found: list[tuple[int, bytes]] = []
     failed: list[str] = []

@@ -55,9 +55,8 @@ def test_a_thousand_supersteps_are_one_call(backend: Backend, keys: str, kms: Km
         for step in range(1000):
             where = put(CALL, shredder.saver, where, {"x": step})
             shredder.saver.put_writes(where, [("x", step)], f"task-{step}")
-            if time.monotonic() - started > 45:
+            if step > 100 and time.monotonic() - started > 45:
                 break  # on a machine as slow as this, what was done has shown it
-        assert step > 100
         assert Counter(name for name, _ in kms.calls) == {"Decrypt": 1}
 
 

@@ -189,3 +189,18 @@ def test_who_is_known_to_the_database_is_known_though_the_keys_are_lost(
         store.execute(f"DELETE FROM {table} WHERE customer = ?", (bytes.fromhex(shredder.status("c-1").customer),))
     result = shredder.shred("c-1")
     assert (result.known, result.destruction["known"], result.state) == (True, False, "purged")
+
+
+def test_who_was_never_seen_is_erased_once(
+    make_shredder: Callable[..., Any], service: Observed, backend: Backend
+) -> None:
+    shredder = make_shredder(keys=service)
+    service.error, service.failing = KeyServiceUnavailableError("throttled"), frozenset({"destroy"})
+    for _ in range(2):
+        with pytest.raises(ShredIncompleteError):
+            shredder.shred("nobody")
+        (row,) = backend.rows("customers")
+        assert (row["generation"], row["state"], row["key_version"], row["name"]) == (1, "revoked", 0, None)
+        assert backend.count("erasures") == 1
+    service.error = None
+    assert shredder.shred("nobody").pending == ()

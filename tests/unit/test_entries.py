@@ -14,6 +14,8 @@ import pytest
 from shredsaver.core import Erasure
 from shredsaver.erasures import CANCELLED, COMPLETE, SCHEDULED, merged
 from tests.support.backends import Backend
+from tests.support.calls import Caller
+from tests.support.checkpoints import config, put
 
 STATES = (SCHEDULED, "revoked", "destroyed", "purged", COMPLETE, CANCELLED)
 
@@ -68,6 +70,8 @@ def test_the_chain_is_the_one_of_the_format(make_shredder: Callable[..., Any], b
     """Computed from the rows and the log key, with nothing of the library's."""
     shredder = make_shredder()
     shredder.shred_many(["c-1", "c-2"])
+    put(Caller("sync"), shredder.saver, config(customer_id="c-4"), {"x": 1})
+    shredder.restrict("c-4")
     shredder.shred("c-3")
     core = shredder._start().core
     previous = b""
@@ -79,4 +83,4 @@ def test_the_chain_is_the_one_of_the_format(make_shredder: Callable[..., Any], b
         assert row["chain"] == previous
     assert number == shredder.check_log() == 3
     counters = [row for row in backend.rows("counters") if not row["customer"]]
-    assert {(row["generation"], row["scope"]): row["next"] for row in counters} == {(0, 0): 4, (0, 1): 4}
+    assert {(row["generation"], row["scope"]): row["next"] for row in counters} == {(0, 0): 4, (0, 1): 4, (0, 2): 2}

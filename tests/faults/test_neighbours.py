@@ -96,6 +96,7 @@ def test_reading_gives_what_was_put_there(warm: bool, full: Shredder, make_shred
                     assert item is not None
                     assert item.value == {"said": f"{customer}/{template}/{label}/{key}"}
             assert len(shredder.store.search((template, customer))) == 4
+            assert len(shredder.store.search((template, customer), filter={"said": {"$ne": ""}})) == 4
             assert shredder.store.list_namespaces(prefix=(template, customer)) == [
                 (template, customer, "notes"),
                 (template, customer, "plans"),
@@ -219,6 +220,22 @@ def test_what_is_stored_again_or_deleted_is_one_item_only(full: Shredder, backen
     assert backend.count("namespaces") == 8
     full.store.delete(("users", "c-1", "notes"), "k-1")
     assert backend.count("namespaces") == 7
+
+
+def test_namespaces_without_further_labels_are_told_apart_by_their_template(
+    full: Shredder, backend: Backend, clock: Clock
+) -> None:
+    users, teams = ("users", "c-3"), ("teams", "c-3")
+    full.store.put(users, "key", {"said": "user"}, ttl=60)
+    full.store.put(teams, "key", {"said": "team"})
+    for here in (users, teams):
+        assert full.store.list_namespaces(prefix=here) == [here]
+    clock.on(timedelta(minutes=61))
+    assert full.store.list_namespaces(prefix=users) == []
+    assert full.store.list_namespaces(prefix=teams) == [teams]
+    full.store.delete(users, "key")
+    token = full._start().core.token("customer", "c-3")
+    assert [row["template"] for row in backend.rows("namespaces") if row["customer"] == token] == ["teams/CUSTOMER"]
 
 
 def test_a_read_that_renews_renews_one_item(full: Shredder, backend: Backend, clock: Clock) -> None:

@@ -487,7 +487,7 @@ def test_a_slot_for_each_customer(world: World) -> None:
 
 
 def test_racing_returns_make_one_key(world: World) -> None:
-    service, other = world.open(slot="customer"), world.open(slot="customer")
+    service, other = (world.open(slot="customer", lease=120.0) for _ in range(2))
     service.create(token(0), secret(0))
     service.destroy([token(0)])
     found: list[Any] = []

@@ -130,6 +130,8 @@ class Writing(Deployment):
                 if deed == "turn":
                     act = partial(go_on, here=here, text=text, durability=durability)
             outcome = self.attempt(Way(way.at), lambda shredder: run(act, shredder))
+        elif any(one.doubts for one in noted):  # LangGraph tells nobody of a put that fails as a subgraph waits
+            self.settled(name, after, thread, noted)
         if error is not None:
             assert outcome == ("refused", error), (person.state, outcome)
             return

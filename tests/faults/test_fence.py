@@ -24,7 +24,7 @@ from shredsaver.core import Customer
 from shredsaver.db.base import Begin, Plan, Statement, run
 from shredsaver.keytree import KeyTree
 from shredsaver.sealing import NAMESPACE, PART, THREAD_NAME
-from shredsaver.threads import SET_CUSTOMER, Ref, introduce
+from shredsaver.threads import FULL, SET_CUSTOMER, Ref, introduce
 from tests.support.backends import Backend
 from tests.support.calls import Caller
 from tests.support.checkpoints import config, put
@@ -282,6 +282,19 @@ def test_the_first_and_the_last_pair_of_scopes_are_usable(
     put(CALL, shredder.saver, config("t-2"), {"x": ["text " * 100]})
     assert values(make_shredder(), "t-2") == {"x": ["text " * 100]}
     assert {row["scope"] for row in backend.rows("threads")} == {16, number}
+
+
+@pytest.mark.parametrize("column", ["next_record", "next_part"])
+def test_a_thread_whose_numbers_run_out_moves_to_fresh_scopes(
+    column: str, make_shredder: Callable[..., Any], backend: Backend
+) -> None:
+    shredder = make_shredder()
+    put(CALL, shredder.saver, config(), {"x": "old"})
+    backend.execute(f"UPDATE threads SET {column} = ?", (FULL + 1,))
+    put(CALL, shredder.saver, config(), {"x": "new"})
+    (row,) = backend.rows("threads")
+    assert (row["scope"], row["next_record"], row["next_part"]) == (18, 17, 16)
+    assert [one.checkpoint["channel_values"]["x"] for one in shredder.saver.list(config())] == ["new", "old"]
 
 
 @pytest.mark.parametrize("what", ["put", "put_writes"])

@@ -392,3 +392,5 @@ def test_a_namespace_of_who_came_back_has_its_name_under_the_new_keys(
     assert backend.contents()["namespaces"] == rows, "named once"
     for shredder in (full, make_shredder(namespaces=NAMESPACES)):
         assert shredder.store.list_namespaces(prefix=here) == [here]
+    full.store.delete(here, "k-2")
+    assert full.store.list_namespaces(prefix=here) == []

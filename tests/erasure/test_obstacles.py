@@ -11,12 +11,14 @@ import pytest
 
 from shredsaver import (
     CustomerShreddedError,
+    FormatError,
     KeyAccessDeniedError,
     KeyNotFoundError,
     KeyServiceUnavailableError,
     LegalHoldError,
     RevocationLogDamagedError,
     ShredIncompleteError,
+    UnsealError,
     erasures,
     open_key_service,
     proof,
@@ -182,13 +184,14 @@ def test_rows_that_cannot_be_deleted_keep_nobody_elses_erasure_waiting(
     assert (done.state, done.pending) == ("purged", ())
 
 
+@pytest.mark.parametrize("error", [KeyNotFoundError("lost"), UnsealError("altered"), FormatError("no tree")])
 def test_a_lost_key_keeps_the_threads_names_from_the_targets_and_stops_nothing(
-    make_shredder: Callable[..., Any], service: Observed, backend: Backend
+    error: Exception, make_shredder: Callable[..., Any], service: Observed, backend: Backend
 ) -> None:
     filled(make_shredder)
     notes = Notes()
     shredder = make_shredder(keys=service, targets=[notes])
-    service.error, service.failing = KeyNotFoundError("lost"), frozenset({"load"})
+    service.error, service.failing = error, frozenset({"load"})
     found = When(lambda step: backend.count("erasures") == 1, lambda: setattr(service, "error", None))
     with hooked(found):
         result = shredder.shred("c-1")

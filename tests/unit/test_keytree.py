@@ -407,6 +407,14 @@ def test_a_range_of_keys_is_what_the_definition_says(scope: int, first: int, las
     ]
 
 
+def test_a_pair_of_keys_under_a_node_of_its_own() -> None:
+    """The shortest path there is, walked before the range is asked for."""
+    whole = KeyTree.from_bytes(WHOLE)
+    tree = whole.puncture_range(16, 2, 3)
+    assert tree.derive(16, 0) == whole.derive(16, 0)
+    assert tree.derive_range(16, 0, 1) == [whole.derive(16, 0), whole.derive(16, 1)]
+
+
 @pytest.mark.parametrize(
     ("scope", "first", "last"), [(2**32, 0, 100), (-1, 0, 100), (0, LAST - 100, LAST + 1), (5, -1, 100)]
 )

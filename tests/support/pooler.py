@@ -43,7 +43,6 @@ class _Server:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
-        self.greeting = b""
         self.number = next(_numbers)
         self.owed = 0
         self.unfinished = False
@@ -83,6 +82,7 @@ class TransactionPooler:
         self._user, self._database = str(parts.get("user") or "postgres"), str(parts["dbname"])
         self._size = size
         self._servers: list[_Server] = []
+        self._greeting = b""
         self._idle: asyncio.Queue[_Server] = asyncio.Queue()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -143,10 +143,11 @@ class TransactionPooler:
             server = _Server(*await asyncio.open_connection(self._host, self._number))
         words = b"\0".join(word.encode() for word in ("user", self._user, "database", self._database)) + b"\0\0"
         server.writer.write((len(words) + 8).to_bytes(4, "big") + (196608).to_bytes(4, "big") + words)
-        kind = b""
+        kind = greeting = b""
         while kind != b"Z":
             kind, message = await _message(server.reader)
-            server.greeting += message
+            greeting += message
+        self._greeting = greeting
         self._servers.append(server)
         self._idle.put_nowait(server)
 
@@ -180,7 +181,7 @@ class _Client:
             if int.from_bytes(message[4:8], "big") not in _ENCRYPTION:
                 break
             self._writer.write(b"N")
-        self._writer.write(self._pooler._servers[0].greeting)
+        self._writer.write(self._pooler._greeting)  # kept, as there may be no server just now: see `leave`
         while True:
             kind, message = await _message(self._reader)
             if kind == b"X":

@@ -190,7 +190,9 @@ def test_a_rotation_that_ends_at_any_step_loses_nothing(
     def first_write(shredder: Shredder) -> bool:
         try:
             put(caller, shredder.saver, here(f"t{len(written)}"), {"x": len(written)})
-        except DatabaseUnavailableError:
+        except DatabaseUnavailableError as error:
+            if not error.retryable:
+                raise
             return False
         written.append(f"t{len(written)}")
         return True

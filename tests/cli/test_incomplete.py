@@ -78,7 +78,7 @@ def test_a_target_that_fails(run: Told) -> None:
     assert [one["number"] for one in run.receipts("receipts.txt")] == [3, 4]
     (run.home / "away").unlink()
     code, out, error = run.tell("resume", "--receipt", "receipts.txt")
-    assert (code, error) == (0, "")
+    assert (code, error.strip()) == (0, "")  # older versions of rich end what shows progress with an empty line
     assert "2 erasures went on" in out
     assert [one["state"] for one in run.receipts("receipts.txt")] == ["complete"] * 2
 

@@ -312,8 +312,9 @@ def _equal(expected: bytes, found: object) -> bool:
 def shredded(record: Erasure) -> CustomerShreddedError:
     """The error for a customer with this erasure."""
     at = record.record.get("revoked_at")
+    when = f" at {at}" if at else ""
     return CustomerShreddedError(
-        f"customer {record.customer.hex()} was shredded at {at} (erasure {record.erasure_id})",
+        f"customer {record.customer.hex()} was shredded{when} (erasure {record.erasure_id})",
         shredded_at=datetime.fromisoformat(at) if at else None,
         erasure_id=record.erasure_id,
     )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable
+from datetime import UTC, datetime
 from itertools import product
 from typing import Any
 
 import msgpack
 import pytest
 
-from shredsaver.core import Erasure
+from shredsaver import RevocationLogDamagedError
+from shredsaver.core import Erasure, shredded
 from shredsaver.erasures import CANCELLED, COMPLETE, SCHEDULED, merged
 from tests.support.backends import Backend
 from tests.support.calls import Caller
@@ -84,3 +86,24 @@ def test_the_chain_is_the_one_of_the_format(make_shredder: Callable[..., Any], b
     assert number == shredder.check_log() == 3
     counters = [row for row in backend.rows("counters") if not row["customer"]]
     assert {(row["generation"], row["scope"]): row["next"] for row in counters} == {(0, 0): 4, (0, 1): 4, (0, 2): 2}
+
+
+def test_an_erasure_is_told_with_its_time_and_without() -> None:
+    customer = (b"c" * 16).hex()
+    told = shredded(entry(revoked_at="2026-01-02T03:04:05+00:00"))
+    assert str(told) == f"customer {customer} was shredded at 2026-01-02T03:04:05+00:00 (erasure id)"
+    assert (told.shredded_at, told.erasure_id) == (datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), "id")
+    told = shredded(entry())
+    assert str(told) == f"customer {customer} was shredded (erasure id)"
+    assert (told.shredded_at, told.erasure_id) == (None, "id")
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [(b"c" * 16, (b"c" * 16).hex()), ("text", "of no name"), (None, "of no name")]
+)
+def test_an_altered_row_of_customers_is_named_by_its_token_if_it_has_one(
+    make_shredder: Callable[..., Any], key: Any, name: str
+) -> None:
+    core = make_shredder()._start().core
+    with pytest.raises(RevocationLogDamagedError, match=f"the row of customer {name} in customers was altered"):
+        core.customer((key, 1, "live", 1, "", b"no MAC"))

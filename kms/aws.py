@@ -108,7 +108,8 @@ class AwsKeyService(StoredKeyService):
         self._own_slots = slot == "customer"
         self._same_database = same_database
         kms = calls or KmsCalls(region)
-        database = KeyDatabase(_open_store(store, create))
+        driver = _open_store(store, create)
+        database = KeyDatabase(driver)  # for what runs beside the key service
         try:
             self._aws = AwsRoots(
                 kms,
@@ -126,9 +127,9 @@ class AwsKeyService(StoredKeyService):
             )
             self._calls = kms
             durable = _nothing if single_copy else partial(_check_standbys, database)
-            super().__init__(database, self._aws, durable=durable, clock=clock, older=older)
+            super().__init__(driver, self._aws, durable=durable, clock=clock, older=older)
         except BaseException:
-            database.close()
+            driver.close()
             raise
         self._rotation = _SharedRotation(database, self._aws, self._store, durable)
 

@@ -86,7 +86,7 @@ class StoredKeyService(Holding, Adopting):
                 f"the key store {database.location} opens from any host, its roots from this one only: another host "
                 "would make roots of its own and find no key. Keep both in a directory (file:DIR), or use awskms:"
             )
-        self._database = database = database if isinstance(database, KeyDatabase) else KeyDatabase(database)
+        self._database = database = KeyDatabase(database)
         self._roots = roots
         self._clock = clock
         self._secrets: DeploymentSecrets | None = None
